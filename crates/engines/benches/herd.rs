@@ -13,10 +13,10 @@ use std::sync::Arc;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use loch_engines::herd::key::KeyHash;
 use loch_engines::herd::storage::{Mode, Partition, Plan};
-use loch_engines::herd::{Pipeline, Settings, Worker, service};
-use loch_engines::limits::HERD_DEPTH;
+use loch_engines::herd::{Pipeline, Settings, Worker};
+use loch_engines::limits::{HERD_DEPTH, HERD_SLOT_BYTES};
 use loch_engines::operation::{Operation, Outcome, PutOptions};
-use loch_engines::requests::{Area, Body, Holder, RequestMap, Seal, Ticket, WorkerId};
+use loch_engines::requests::{Area, Body, Holder, RequestMap, Seal, Service, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{MailboxShape, Region, ShmEndpoint, ShmMessages, ShmThread};
 use loch_fabric::{Buf, Messages, RegionId, RemoteAddr, prefetch_read};
@@ -209,7 +209,15 @@ impl Served {
     const ID: WorkerId = WorkerId { node: 0, worker: 0 };
 
     fn new(partition: Partition, depth: usize) -> Self {
-        let area = Area::new(service(1, Self::WINDOW, Self::CLIENTS, false), 1);
+        let service = Service {
+            workers: 1,
+            window: Self::WINDOW,
+            replies: Self::WINDOW,
+            sessions_per_node: Self::CLIENTS,
+            request_bytes: HERD_SLOT_BYTES as u32,
+            ..Service::default()
+        };
+        let area = Area::new(service, 1);
         let area = area.expect("it is small");
         let (mailboxes, shape) = (1 << 16, MailboxShape::new(2, 1 << 20));
         let base = mailboxes + 2 * shape.bytes();

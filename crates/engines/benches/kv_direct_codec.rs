@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda, Reply};
-use loch_engines::kv_direct::packet::{Cursor, ReplyReader, ReplyWriter, Writer};
+use loch_engines::kv_direct::packet::{Cursor, Replies, ReplyWriter, Writer};
 use loch_engines::kv_direct::vector::{filter, reduce, update_all, update_each};
 use loch_engines::operation::PutOptions;
 
@@ -69,7 +69,7 @@ fn replies(
     pack(&mut packet);
     group.bench_function(BenchmarkId::new("unpack reply", "get"), |b| {
         b.iter(|| {
-            for reply in ReplyReader::new(packet.bytes(), values.len()) {
+            for reply in Replies::new(values.len()).all(packet.bytes()) {
                 black_box(reply.expect("it was packed"));
             }
         });

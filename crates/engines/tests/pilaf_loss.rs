@@ -8,8 +8,8 @@ use std::sync::Arc;
 use loch_engines::epoch::Session;
 use loch_engines::log::{DiskFaults, MemoryStorage, Policy};
 use loch_engines::operation::PutOptions;
-use loch_engines::pilaf::{Access, Client, Logging, Shape, Worker, service};
-use loch_engines::requests::{Area, BySend, Holder, RequestMap, Timing};
+use loch_engines::pilaf::{Access, Client, Logging, Shape, Worker};
+use loch_engines::requests::{Area, BySend, Holder, RequestMap, Service, Timing};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
@@ -37,7 +37,15 @@ struct Rig {
 impl Rig {
     fn new(seed: u64, policy: Policy) -> Self {
         let world = World::new(seed, Profile::CONNECTX_3_56, Faults::default());
-        let area = Area::new(service(2, 64, VALUE_BYTES_MAX + 100).unwrap(), 1).unwrap();
+        let service = Service {
+            workers: 1,
+            window: 2,
+            replies: 8,
+            sessions_per_node: 64,
+            request_bytes: Service::request_bytes_for(VALUE_BYTES_MAX + 100, 0).unwrap(),
+            ..Service::default()
+        };
+        let area = Area::new(service, 1).unwrap();
         let root = RemoteAddr::new(NODE, area.bytes().next_multiple_of(64));
         let shape = Shape {
             root,

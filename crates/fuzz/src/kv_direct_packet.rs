@@ -2,9 +2,7 @@
 //! they make no sense, and what was read is written in as many bytes or fewer, and read again.
 
 use loch_engines::kv_direct::operation::Reply;
-use loch_engines::kv_direct::packet::{
-    Malformed, Packed, Reader, ReplyReader, ReplyWriter, Writer,
-};
+use loch_engines::kv_direct::packet::{Cursor, Malformed, Packed, Replies, ReplyWriter, Writer};
 use loch_engines::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
 
 /// Bytes as a packet of operations, and as one of replies, as many as the first two bytes say.
@@ -19,10 +17,10 @@ pub fn kv_direct_packet(bytes: &[u8]) {
 }
 
 fn operations(bytes: &[u8]) {
-    let Ok(reader) = Reader::new(bytes) else {
+    let Ok(cursor) = Cursor::new(bytes) else {
         return;
     };
-    let all: Vec<Result<Packed, Malformed>> = reader.collect();
+    let all: Vec<Result<Packed, Malformed>> = cursor.all(bytes).collect();
     assert!((1..=KV_DIRECT_PACKET_OPS_MAX).contains(&all.len()));
     let known: Vec<Packed> = all.iter().map_while(|one| one.ok()).collect();
     assert!(all[known.len()..].iter().all(Result::is_err), "reading ends at the first error");
@@ -40,8 +38,9 @@ fn operations(bytes: &[u8]) {
     }
     assert!(packet.bytes().len() <= bytes.len(), "a writer uses every flag it can");
     assert_eq!(packet.is_read(), known.iter().all(Packed::is_read));
-    let again: Vec<Packed> = Reader::new(packet.bytes())
+    let again: Vec<Packed> = Cursor::new(packet.bytes())
         .expect("it was written")
+        .all(packet.bytes())
         .map(|one| one.expect("it was written"))
         .collect();
     assert_eq!(again.len(), known.len());
@@ -52,7 +51,7 @@ fn operations(bytes: &[u8]) {
 }
 
 fn replies(bytes: &[u8], count: usize) {
-    let all: Vec<Result<Reply<'_>, Malformed>> = ReplyReader::new(bytes, count).collect();
+    let all: Vec<Result<Reply<'_>, Malformed>> = Replies::new(count).all(bytes).collect();
     assert_eq!(all.len(), count, "each operation has a reply, or an error");
     let known: Vec<Reply<'_>> = all.iter().map_while(|one| one.ok()).collect();
     assert!(all[known.len()..].iter().all(Result::is_err), "reading ends at the first error");
@@ -62,6 +61,6 @@ fn replies(bytes: &[u8], count: usize) {
         packet.push(reply);
         assert_eq!(packet.bytes().len(), len);
     }
-    let again = ReplyReader::new(packet.bytes(), known.len()).map(|one| one.expect("written"));
+    let again = Replies::new(known.len()).all(packet.bytes()).map(|one| one.expect("written"));
     assert!(again.eq(known.iter().copied()), "a reply survives the trip");
 }

@@ -42,31 +42,9 @@ pub use client::Client;
 pub use pipeline::Pipeline;
 pub use storage::Mode;
 pub use table::{Herd, Map, Options, PartitionShape, RequestWay};
-
 pub use worker::{DEPTH_MAX, Settings, Worker};
 
-use crate::limits::{HERD_ITEM_BYTES_MAX, HERD_SLOT_BYTES, REPLIES_MAX};
-use crate::requests::Service;
+use crate::limits::{HERD_ITEM_BYTES_MAX, HERD_SLOT_BYTES};
 use crate::requests::message::REQUEST_OVERHEAD_BYTES;
 
 const _: () = assert!(HERD_ITEM_BYTES_MAX + REQUEST_OVERHEAD_BYTES <= HERD_SLOT_BYTES as usize);
-
-/// The service of a herd table: 1 KiB slots for requests, or no slots if requests are SENT, and
-/// replies by SEND.
-pub fn service(
-    workers: u16,
-    window: u16,
-    sessions_per_node: u32,
-    requests_by_send: bool,
-) -> Service {
-    Service {
-        workers,
-        window,
-        // As many as a client can have under way at any one worker, and some for other workers at
-        // the same time.
-        replies: window.saturating_mul(workers).min(REPLIES_MAX),
-        sessions_per_node,
-        request_bytes: if requests_by_send { 0 } else { HERD_SLOT_BYTES as u32 },
-        ..Service::default()
-    }
-}

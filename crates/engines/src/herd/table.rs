@@ -8,7 +8,7 @@ use super::storage::{self, Mode};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
 use crate::kv::{Kv, OneOf};
-use crate::limits::{HERD_ITEM_BYTES_MAX, REPLIES_MAX};
+use crate::limits::{HERD_ITEM_BYTES_MAX, HERD_SLOT_BYTES, REPLIES_MAX};
 use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
 use crate::requests::budget::Budget;
@@ -125,9 +125,8 @@ impl Engine for Herd {
         let value_bytes_max = room.value_max.unwrap_or(HERD_ITEM_BYTES_MAX as u64 - 1);
         let (budget, workers) = (Budget::new(room), u64::from(room.workers));
         let by_send = options.requests == Some(RequestWay::Send);
-        let Service { replies, .. } = budget.service(REPLIES_MAX);
-        let service = super::service(room.workers, budget.window, room.slots, by_send);
-        let service = Service { replies, ..service };
+        let request_bytes = if by_send { 0 } else { HERD_SLOT_BYTES as u32 };
+        let service = Service { request_bytes, ..budget.service(REPLIES_MAX) };
         let mailboxes = mailboxes(service, room.nodes)?;
         let mode = options.mode.unwrap_or(Mode::Cache);
         let slot_bytes = match mode {

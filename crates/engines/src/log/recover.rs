@@ -292,14 +292,8 @@ fn tell_snapshot<E: From<LogError>>(
     let (base, parts) = bases.swap_remove(oldest.unwrap_or(bases.len() - 1));
     for part in parts {
         walk(part, |record| {
-            match record.op {
-                Op::Change { key, change } => {
-                    found.from_snapshot += 1;
-                    each(Told { key, change })?;
-                }
-                Op::Lease { end } => found.leased = found.leased.max(end),
-                Op::Seal { .. } | Op::End { .. } => (),
-            }
+            found.from_snapshot += u64::from(matches!(record.op, Op::Change { .. }));
+            tell(record.op, found, each)?;
             Ok::<bool, E>(true)
         })?;
     }

@@ -78,29 +78,3 @@ pub use path::SendOrWrite;
 pub use store::{Shape, Store, StoreCounts};
 pub use table::{Map, Options, Pilaf, SEND_BYTES_MAX};
 pub use worker::{NoStorage, Worker, WorkerCounts};
-
-use crate::error::LayoutError;
-use crate::limits::REPLIES_MAX;
-use crate::requests::Service;
-
-/// The service of a pilaf table: one worker on each node, with replies by SEND, and request slots
-/// for keys and values of up to `request_bytes_max` bytes together.
-///
-/// # Errors
-/// [`LayoutError::Geometry`] if no slot can be so long.
-pub fn service(
-    window: u16,
-    sessions_per_node: u32,
-    request_bytes_max: u64,
-) -> Result<Service, LayoutError> {
-    Ok(Service {
-        workers: 1,
-        window,
-        // As many as a client can have under way at one server, and some for other servers at the
-        // same time.
-        replies: window.saturating_mul(4).min(REPLIES_MAX),
-        sessions_per_node,
-        request_bytes: Service::request_bytes_for(request_bytes_max, 0)?,
-        ..Service::default()
-    })
-}

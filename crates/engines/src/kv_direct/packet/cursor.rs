@@ -31,6 +31,11 @@ impl Cursor {
         Ok(Self { at: HEAD_BYTES as u32, left, given: Given::NOTHING })
     }
 
+    /// The operations from here on, one after the other.
+    pub fn all(mut self, packet: &[u8]) -> impl Iterator<Item = Result<Packed, Malformed>> {
+        std::iter::from_fn(move || self.next(packet))
+    }
+
     /// The number of operations that are left, malformed ones included.
     #[inline]
     pub fn left(&self) -> usize {
@@ -130,29 +135,3 @@ impl Cursor {
 
 /// The shape of an operation that has none.
 const NONE: Shape = Shape { function: Function::Builtin(Builtin::Add), element: Element::U8 };
-
-/// The operations of a packet, one after the other.
-#[derive(Clone, Debug)]
-pub struct Reader<'a> {
-    packet: &'a [u8],
-    cursor: Cursor,
-}
-
-impl<'a> Reader<'a> {
-    /// Reads from the first operation on.
-    ///
-    /// # Errors
-    /// As [`Cursor::new`].
-    pub fn new(packet: &'a [u8]) -> Result<Self, Malformed> {
-        Ok(Self { packet, cursor: Cursor::new(packet)? })
-    }
-}
-
-impl Iterator for Reader<'_> {
-    type Item = Result<Packed, Malformed>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        self.cursor.next(self.packet)
-    }
-}

@@ -83,8 +83,8 @@ mod tests;
 mod writer;
 
 pub use action::Packed;
-pub use cursor::{Cursor, Reader};
-pub use reply::{Parts, Replies, ReplyReader, ReplyWriter};
+pub use cursor::Cursor;
+pub use reply::{Parts, Replies, ReplyWriter};
 pub use writer::Writer;
 
 use thiserror::Error;

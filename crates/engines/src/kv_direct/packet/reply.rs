@@ -164,13 +164,13 @@ impl<'a> Parts<'a> {
 ///
 /// ```
 /// use loch_engines::kv_direct::operation::Reply;
-/// use loch_engines::kv_direct::packet::{ReplyReader, ReplyWriter};
+/// use loch_engines::kv_direct::packet::{Replies, ReplyWriter};
 /// let mut packet = ReplyWriter::default();
 /// for value in [b"red ", b"blue", b"grey"] {
 ///     packet.push(&Reply::Found { version: 0, expires_at_ms: None, value });
 /// }
 /// assert_eq!(packet.bytes(), b"\x01\x04red \x81bluegrey");
-/// assert!(ReplyReader::new(packet.bytes(), 3).all(|reply| reply.is_ok()));
+/// assert!(Replies::new(3).all(packet.bytes()).all(|reply| reply.is_ok()));
 /// ```
 #[derive(Debug, Default)]
 pub struct ReplyWriter {
@@ -291,6 +291,14 @@ impl Replies {
         Self { at: 0, left: count, first: 0, value_len: 0, run: 0 }
     }
 
+    /// The replies from here on, one after the other.
+    pub fn all<'a>(
+        mut self,
+        packet: &'a [u8],
+    ) -> impl Iterator<Item = Result<Reply<'a>, Malformed>> {
+        std::iter::from_fn(move || self.next(packet))
+    }
+
     /// The end of the last reply's value.
     #[inline]
     pub fn at(&self) -> usize {
@@ -404,28 +412,5 @@ impl Replies {
                 _ => return None,
             }),
         })
-    }
-}
-
-/// The replies of a packet, one after the other.
-#[derive(Clone, Debug)]
-pub struct ReplyReader<'a> {
-    packet: &'a [u8],
-    replies: Replies,
-}
-
-impl<'a> ReplyReader<'a> {
-    /// Reads `count` replies, as many as there were operations.
-    pub fn new(packet: &'a [u8], count: usize) -> Self {
-        Self { packet, replies: Replies::new(count) }
-    }
-}
-
-impl<'a> Iterator for ReplyReader<'a> {
-    type Item = Result<Reply<'a>, Malformed>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        self.replies.next(self.packet)
     }
 }

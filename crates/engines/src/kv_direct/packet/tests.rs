@@ -149,13 +149,13 @@ fn replied(choices: &[Choice]) -> ReplyWriter {
 /// Looks at everything that a packet of operations may contain, and returns how many operations
 /// make sense.
 fn look(packet: &[u8]) -> usize {
-    let Ok(reader) = Reader::new(packet) else {
+    let Ok(cursor) = Cursor::new(packet) else {
         return 0;
     };
     let mut known = 0;
     let mut seen = 0;
     let mut is_malformed = false;
-    for operation in reader {
+    for operation in cursor.all(packet) {
         seen += 1;
         match operation {
             Ok(operation) => {
@@ -172,7 +172,7 @@ fn look(packet: &[u8]) -> usize {
 }
 
 fn look_at_replies(packet: &[u8], count: usize) -> usize {
-    let replies: Vec<_> = ReplyReader::new(packet, count).collect();
+    let replies: Vec<_> = Replies::new(count).all(packet).collect();
     assert_eq!(replies.len(), count);
     let known = replies.iter().take_while(|reply| reply.is_ok()).count();
     assert!(replies[known..].iter().all(Result::is_err), "after an error nothing makes sense");
@@ -186,7 +186,7 @@ proptest! {
         for _ in 0..2 {
             prop_assert_eq!(packet.count(), sequence.len());
             prop_assert_eq!(packet.is_read(), sequence.iter().all(|op| op.action().is_read()));
-            let operations = Reader::new(packet.bytes()).unwrap();
+            let operations = Cursor::new(packet.bytes()).unwrap().all(packet.bytes());
             for (choice, operation) in sequence.iter().zip(operations) {
                 let operation = operation.unwrap();
                 prop_assert_eq!(operation.key(packet.bytes()), &choice.key);
@@ -204,7 +204,7 @@ proptest! {
     #[test]
     fn replies_survive_the_trip(sequence in sequences()) {
         let mut packet = replied(&sequence);
-        let replies = ReplyReader::new(packet.bytes(), sequence.len());
+        let replies = Replies::new(sequence.len()).all(packet.bytes());
         for (choice, reply) in sequence.iter().zip(replies) {
             prop_assert_eq!(reply, Ok(choice.reply()));
         }

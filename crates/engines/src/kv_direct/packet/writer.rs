@@ -10,12 +10,13 @@ use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
 ///
 /// ```
 /// use loch_engines::kv_direct::operation::Action;
-/// use loch_engines::kv_direct::packet::{Reader, Writer};
+/// use loch_engines::kv_direct::packet::{Cursor, Writer};
 /// let mut packet = Writer::default();
 /// packet.push(b"left", &Action::Get);
 /// packet.push(b"hand", &Action::Get);
 /// assert_eq!(packet.bytes(), b"\x02\0\x01\x03left\x81hand");
-/// let keys: Vec<_> = Reader::new(packet.bytes()).unwrap().map(|op| op.unwrap()).collect();
+/// let operations = Cursor::new(packet.bytes()).unwrap().all(packet.bytes());
+/// let keys: Vec<_> = operations.map(|op| op.unwrap()).collect();
 /// assert_eq!(keys[1].key(packet.bytes()), b"hand");
 /// ```
 #[derive(Debug)]
