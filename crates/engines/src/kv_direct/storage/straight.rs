@@ -40,7 +40,7 @@ impl InPlace<'_> {
         &self.body[self.parts.value_at..]
     }
 
-    /// The value, to be changed and [written](Storage::write_head).
+    /// The value, to be changed and [written](Storage::write_bucket).
     #[inline(always)]
     pub fn value_mut(&mut self) -> &mut [u8] {
         &mut self.body[self.parts.value_at..]
@@ -109,7 +109,7 @@ impl<H: HostMemory> Storage<H> {
         Head { line, bucket: Bucket::of(&self.memory.peek(line)) }
     }
 
-    /// As [`write_head`](Self::write_head), for memory whose head buckets can be loaded.
+    /// As [`write_bucket`](Self::write_bucket), for memory whose head buckets can be loaded.
     #[inline(always)]
     pub fn store_head(&self, head: &Head) {
         block_on(self.write_bucket(head));
