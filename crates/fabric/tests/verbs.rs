@@ -343,33 +343,6 @@ fn an_endpoint_that_is_dropped_takes_its_verbs_with_it() {
     assert!(block_on(word(&pair.f, at(THERE, 0))) <= 2000);
 }
 
-#[test]
-fn what_is_revoked_is_cut_and_can_be_granted_again() {
-    let Some(pair) = pair() else { return };
-    let f = &pair.f;
-    block_on(async {
-        let (full, read) = (all(Access::Full), all(Access::Read));
-        let other = pair.another();
-        let _other = pair.there.accept(&other, THERE, &read);
-        let offer = f.offer(THERE).expect("there is room");
-        let (accepted, answer) = pair.there.host.accept(&offer, &full).expect("it is sound");
-        f.connect(THERE, BYTES, &answer).expect("it is sound");
-        let old_key = answer.grants[0].rkey;
-        assert_eq!(f.fetch_add(at(THERE, 0), 1).await, Ok(0));
-        assert_eq!(pair.there.host.revoke(&ladder()).expect("they are sound"), 0, "never granted");
-        assert!(!accepted.is_revoked());
-        assert_eq!(pair.there.host.revoke(&full).expect("they are sound"), 1);
-        assert!(accepted.is_revoked());
-        assert!(f.fetch_add(at(THERE, 0), 1).await.is_err());
-        assert_eq!(word(&other, at(THERE, 0)).await, 1, "the other set is not touched");
-        let _again = pair.connect_with(&full, |answer| answer.grants[0].rkey = old_key);
-        let read = f.read(at(THERE, 0), 8, Buf::new()).await.1;
-        assert_eq!(read, Err(FabricError::AccessDenied { at: at(THERE, 0) }), "the key is dead");
-        let _again = pair.connect(&full);
-        assert_eq!(f.fetch_add(at(THERE, 0), 1).await, Ok(1));
-    });
-}
-
 /// Not a test: the node of the test below, in a process of its own.
 #[test]
 fn the_other_process() {

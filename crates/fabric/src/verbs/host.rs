@@ -5,19 +5,14 @@
 //! grants. So a key of another set opens no memory for it, and a peer has exactly the rights that
 //! it was given, whatever it posts.
 //!
-//! Memory is registered when a set is first requested, and stays registered until [`Host::revoke`].
-//! Several threads register the pieces of a large range at once, because pinning pages takes most
-//! of the time. The answer lists the pieces, and the endpoint splits verbs that cross them.
-//!
-//! # Invariants
-//! 1. Every passive end is in the list of its domain until it is cut, so a domain that is revoked
-//!    leaves no connection behind.
-//! 2. An end is cut before the memory of its domain is deregistered.
+//! Memory is registered when a set is first requested, and stays registered. Several threads
+//! register the pieces of a large range at once, because pinning pages takes most of the time. The
+//! answer lists the pieces, and the endpoint splits verbs that cross them.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZero;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use rand::Rng;
@@ -41,31 +36,13 @@ pub struct Host {
 /// The rights of one set of grants.
 struct Domain {
     pd: Arc<Pd>,
-    memory: Mutex<State>,
-}
-
-enum State {
-    /// Not registered yet.
-    Bare,
-    Lent(Memory),
-    /// A thread that finds this looks for the set's new domain.
-    Revoked,
-}
-
-struct Memory {
-    pieces: Vec<Piece>,
-    /// The ends that may still be connected (invariant 1).
-    ends: Vec<Weak<End>>,
+    /// What is registered; nothing before the first connection.
+    pieces: Mutex<Vec<Piece>>,
 }
 
 struct Piece {
     grant: Grant,
     mr: Mr<Arc<Region>>,
-}
-
-/// A passive end; empty once it was cut.
-struct End {
-    qp: Mutex<Option<Qp>>,
 }
 
 /// The passive end of one connection. Dropping it cuts the peer off, and is the *fence*: afterwards
@@ -77,7 +54,7 @@ struct End {
 /// either in memory or never will be.
 #[must_use = "the peer is cut off when this is dropped"]
 pub struct Accepted {
-    end: Arc<End>,
+    _qp: Qp,
 }
 
 impl Host {
@@ -106,22 +83,18 @@ impl Host {
     ) -> Result<(Accepted, Answer), VerbsError> {
         offer.validate()?;
         let grants = self.sorted(grants)?;
-        loop {
-            let domain = self.domain(&grants)?;
-            let mut state = lock(&domain.memory);
-            if matches!(*state, State::Bare) {
-                *state = State::Lent(self.register(&domain.pd, &grants)?);
-            }
-            if let State::Lent(memory) = &mut *state {
-                return self.accept_in(&domain.pd, memory, offer, &grants);
-            }
+        let domain = self.domain(&grants)?;
+        let mut pieces = lock(&domain.pieces);
+        if pieces.is_empty() {
+            *pieces = self.register(&domain.pd, &grants)?;
         }
+        self.accept_in(&domain.pd, &pieces, offer, &grants)
     }
 
     fn accept_in(
         &self,
         pd: &Arc<Pd>,
-        memory: &mut Memory,
+        pieces: &[Piece],
         offer: &Offer,
         grants: &[Grant],
     ) -> Result<(Accepted, Answer), VerbsError> {
@@ -141,31 +114,9 @@ impl Host {
             from: self.device.address(&qp, psn),
             mtu_bytes,
             rd_atomic,
-            grants: memory.pieces.iter().map(|piece| self.granted(piece)).collect(),
+            grants: pieces.iter().map(|piece| self.granted(piece)).collect(),
         };
-        let end = Arc::new(End { qp: Mutex::new(Some(qp)) });
-        memory.ends.retain(|end| end.strong_count() > 0);
-        memory.ends.push(Arc::downgrade(&end));
-        Ok((Accepted { end }, answer))
-    }
-
-    /// Takes a set of grants back: cuts all connections that were accepted with it, and deregisters
-    /// its memory, so that its keys open no memory from now on. Returns the number of connections.
-    ///
-    /// The same set may be granted again, with other keys.
-    ///
-    /// # Errors
-    /// [`VerbsError::Hostile`] for invalid grants.
-    pub fn revoke(&self, grants: &[Grant]) -> Result<usize, VerbsError> {
-        let grants = self.sorted(grants)?;
-        let Some(domain) = lock(&self.domains).remove(&grants) else { return Ok(0) };
-        let state = std::mem::replace(&mut *lock(&domain.memory), State::Revoked);
-        let State::Lent(memory) = state else { return Ok(0) };
-        let ends: Vec<_> = memory.ends.iter().filter_map(Weak::upgrade).collect();
-        let cut = ends.iter().filter(|end| end.cut()).count();
-        // Invariant 2: the ends are cut, now the registrations go.
-        drop(memory);
-        Ok(cut)
+        Ok((Accepted { _qp: qp }, answer))
     }
 
     /// Grants in order, checked.
@@ -185,12 +136,12 @@ impl Host {
             return Ok(domain.clone());
         }
         let pd = Pd::new(&self.device.context).map_err(os("allocate a protection domain"))?;
-        let domain = Arc::new(Domain { pd, memory: Mutex::new(State::Bare) });
+        let domain = Arc::new(Domain { pd, pieces: Mutex::default() });
         domains.insert(grants.to_vec(), domain.clone());
         Ok(domain)
     }
 
-    fn register(&self, pd: &Arc<Pd>, grants: &[Grant]) -> Result<Memory, VerbsError> {
+    fn register(&self, pd: &Arc<Pd>, grants: &[Grant]) -> Result<Vec<Piece>, VerbsError> {
         let threads = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = threads.min(REGISTER_THREADS_MAX);
         let cuts: Vec<Grant> = grants
@@ -201,8 +152,7 @@ impl Host {
         let share = cuts.len().div_ceil(threads);
         let is_small = cuts.iter().map(|cut| cut.len).sum::<u64>() < REGISTER_BYTES_MIN;
         if is_small || threads == 1 {
-            let pieces = self.register_all(pd, &cuts)?;
-            return Ok(Memory { pieces, ends: Vec::new() });
+            return self.register_all(pd, &cuts);
         }
         let made = thread::scope(|scope| {
             let work = |share| scope.spawn(move || self.register_all(pd, share));
@@ -212,7 +162,7 @@ impl Host {
             };
             threads.into_iter().map(join).collect::<Result<Vec<_>, VerbsError>>()
         })?;
-        Ok(Memory { pieces: made.into_iter().flatten().collect(), ends: Vec::new() })
+        Ok(made.into_iter().flatten().collect())
     }
 
     fn register_all(&self, pd: &Arc<Pd>, cuts: &[Grant]) -> Result<Vec<Piece>, VerbsError> {
@@ -238,27 +188,6 @@ impl Host {
         let Grant { offset, len, access } = piece.grant;
         let address = self.region.place(offset, len) as u64;
         Granted { offset, len, access, address, rkey: piece.mr.rkey() }
-    }
-}
-
-impl End {
-    /// Cuts the peer off; returns whether it was connected.
-    fn cut(&self) -> bool {
-        lock(&self.qp).take().is_some()
-    }
-}
-
-impl Accepted {
-    /// Whether the connection was cut by [`Host::revoke`].
-    pub fn is_revoked(&self) -> bool {
-        lock(&self.end.qp).is_none()
-    }
-}
-
-impl Drop for Accepted {
-    fn drop(&mut self) {
-        // This is not left to the `Arc`: a thread that revokes at this moment may hold another one.
-        self.end.cut();
     }
 }
 
