@@ -1,6 +1,7 @@
 //! Endpoints that wrap another endpoint.
 
-/// Passes methods of [`Fabric`](crate::Fabric) on to a field of the endpoint:
+/// Passes methods of [`Fabric`](crate::Fabric), [`Messages`](crate::Messages) and
+/// [`UnreliableWrites`](crate::UnreliableWrites) on to a field of the endpoint:
 /// `pass_on!(load store => field);` inside the `impl`. The endpoint implements the other methods
 /// itself, or has the trait's defaults.
 ///
@@ -31,222 +32,118 @@
 #[macro_export]
 macro_rules! pass_on {
     ($($method:ident)+ => $field:ident) => { $($crate::pass_on!(@ $method $field);)+ };
-
-    (@ caps $field:ident) => {
-        #[inline]
-        fn caps(&self) -> $crate::Caps {
-            self.$field.caps()
-        }
-    };
-    (@ counters $field:ident) => {
-        fn counters(&self) -> &$crate::Counters {
-            self.$field.counters()
-        }
-    };
-    (@ read_words $field:ident) => {
+    (@ read_words $to:ident) => {
         #[inline]
         fn read_words<'a>(
             &'a self,
             at: &'a [$crate::RemoteAddr],
             out: &'a mut [u64],
         ) -> impl ::std::future::Future<Output = Result<(), $crate::FabricError>> + 'a {
-            self.$field.read_words(at, out)
+            self.$to.read_words(at, out)
         }
     };
-    (@ read_bucket $field:ident) => {
+    (@ caps $to:ident) => { $crate::pass_on!(# $to caps() -> $crate::Caps); };
+    (@ counters $to:ident) => { $crate::pass_on!(# $to counters() -> &$crate::Counters); };
+    (@ read_bucket $to:ident) => {
+        $crate::pass_on!(# $to async read_bucket(at: $crate::RemoteAddr, words: usize)
+            -> Result<[u64; $crate::limits::BUCKET_WORDS_MAX], $crate::FabricError>);
+    };
+    (@ read $to:ident) => {
+        $crate::pass_on!(# $to async read(at: $crate::RemoteAddr, len: usize, buf: $crate::Buf)
+            -> ($crate::Buf, Result<(), $crate::FabricError>));
+    };
+    (@ read_word_and_bytes $to:ident) => {
+        $crate::pass_on!(# $to async read_word_and_bytes(
+            word: $crate::RemoteAddr, at: $crate::RemoteAddr, len: usize, buf: $crate::Buf
+        ) -> ($crate::Buf, Result<u64, $crate::FabricError>));
+    };
+    (@ compare_swap $to:ident) => {
+        $crate::pass_on!(# $to async compare_swap(at: $crate::RemoteAddr, expect: u64, new: u64)
+            -> Result<u64, $crate::FabricError>);
+    };
+    (@ fetch_add $to:ident) => {
+        $crate::pass_on!(# $to async fetch_add(at: $crate::RemoteAddr, add: u64)
+            -> Result<u64, $crate::FabricError>);
+    };
+    (@ write_unsignaled $to:ident) => {
+        $crate::pass_on!(# $to write_unsignaled(at: $crate::RemoteAddr, bytes: &[u8])
+            -> Result<(), $crate::FabricError>);
+    };
+    (@ write $to:ident) => {
+        $crate::pass_on!(# $to async write(at: $crate::RemoteAddr, buf: $crate::Buf)
+            -> ($crate::Buf, Result<(), $crate::FabricError>));
+    };
+    (@ is_mapped $to:ident) => {
+        $crate::pass_on!(# $to is_mapped(region: $crate::RegionId) -> bool);
+    };
+    (@ store $to:ident) => {
+        $crate::pass_on!(# $to store(at: $crate::RemoteAddr, parts: &[&[u8]])
+            -> Result<(), $crate::FabricError>);
+    };
+    (@ store_before $to:ident) => {
+        $crate::pass_on!(# $to store_before(at: $crate::RemoteAddr, word: u64)
+            -> Result<(), $crate::FabricError>);
+    };
+    (@ store_after $to:ident) => {
+        $crate::pass_on!(# $to store_after(at: $crate::RemoteAddr, word: u64)
+            -> Result<(), $crate::FabricError>);
+    };
+    (@ announce $to:ident) => {
+        $crate::pass_on!(# $to announce(at: $crate::RemoteAddr, word: u64)
+            -> Result<(), $crate::FabricError>);
+    };
+    (@ load $to:ident) => {
+        $crate::pass_on!(# $to load(at: $crate::RemoteAddr) -> Result<u64, $crate::FabricError>);
+    };
+    (@ load_bytes $to:ident) => {
+        $crate::pass_on!(# $to load_bytes(at: $crate::RemoteAddr, len: usize, buf: &mut $crate::Buf)
+            -> Result<(), $crate::FabricError>);
+    };
+    (@ reload $to:ident) => {
+        $crate::pass_on!(# $to reload(at: $crate::RemoteAddr) -> Result<u64, $crate::FabricError>);
+    };
+    (@ will_store $to:ident) => {
+        $crate::pass_on!(# $to will_store(at: $crate::RemoteAddr) -> ());
+    };
+    (@ raw $to:ident) => {
+        $crate::pass_on!(# $to raw(at: $crate::RemoteAddr, len: usize)
+            -> Result<*mut u8, $crate::FabricError>);
+    };
+    (@ posted $to:ident) => { $crate::pass_on!(# $to posted() -> u64); };
+    (@ is_settled $to:ident) => { $crate::pass_on!(# $to is_settled(mark: u64) -> bool); };
+    (@ now_us $to:ident) => { $crate::pass_on!(# $to now_us() -> u64); };
+    (@ wall_ms $to:ident) => { $crate::pass_on!(# $to wall_ms() -> u64); };
+    (@ random $to:ident) => { $crate::pass_on!(# $to random() -> u64); };
+    (@ pause $to:ident) => { $crate::pass_on!(# $to async pause(us: u64) -> ()); };
+    (@ yield_now $to:ident) => { $crate::pass_on!(# $to async yield_now() -> ()); };
+    (@ message_bytes_max $to:ident) => { $crate::pass_on!(# $to message_bytes_max() -> usize); };
+    (@ address $to:ident) => { $crate::pass_on!(# $to address() -> $crate::MessageAddress); };
+    (@ peer $to:ident) => {
+        $crate::pass_on!(# $to peer(address: &$crate::MessageAddress)
+            -> Result<Self::Peer, $crate::FabricError>);
+    };
+    (@ send_all $to:ident) => {
+        $crate::pass_on!(# $to send_all(messages: &[(Self::Peer, &[u8])])
+            -> Result<(), $crate::FabricError>);
+    };
+    (@ try_receive $to:ident) => {
+        $crate::pass_on!(# $to try_receive(buf: $crate::Buf)
+            -> Result<(Self::Peer, $crate::Buf), $crate::Buf>);
+    };
+    (@ write_unreliable $to:ident) => {
+        $crate::pass_on!(# $to write_unreliable(at: $crate::RemoteAddr, bytes: &[u8])
+            -> Result<(), $crate::FabricError>);
+    };
+    (# $to:ident async $method:ident($($arg:ident: $type:ty),*) -> $out:ty) => {
         #[inline]
-        fn read_bucket(
-            &self,
-            at: $crate::RemoteAddr,
-            words: usize,
-        ) -> impl ::std::future::Future<
-            Output = Result<[u64; $crate::limits::BUCKET_WORDS_MAX], $crate::FabricError>,
-        > + '_ {
-            self.$field.read_bucket(at, words)
+        fn $method(&self, $($arg: $type),*) -> impl ::std::future::Future<Output = $out> + '_ {
+            self.$to.$method($($arg),*)
         }
     };
-    (@ read $field:ident) => {
+    (# $to:ident $method:ident($($arg:ident: $type:ty),*) -> $out:ty) => {
         #[inline]
-        fn read(
-            &self,
-            at: $crate::RemoteAddr,
-            len: usize,
-            buf: $crate::Buf,
-        ) -> impl Future<Output = ($crate::Buf, Result<(), $crate::FabricError>)> + '_ {
-            self.$field.read(at, len, buf)
-        }
-    };
-    (@ read_word_and_bytes $field:ident) => {
-        #[inline]
-        fn read_word_and_bytes(
-            &self,
-            word: $crate::RemoteAddr,
-            at: $crate::RemoteAddr,
-            len: usize,
-            buf: $crate::Buf,
-        ) -> impl Future<Output = ($crate::Buf, Result<u64, $crate::FabricError>)> + '_ {
-            self.$field.read_word_and_bytes(word, at, len, buf)
-        }
-    };
-    (@ compare_swap $field:ident) => {
-        #[inline]
-        fn compare_swap(
-            &self,
-            at: $crate::RemoteAddr,
-            expect: u64,
-            new: u64,
-        ) -> impl ::std::future::Future<Output = Result<u64, $crate::FabricError>> + '_ {
-            self.$field.compare_swap(at, expect, new)
-        }
-    };
-    (@ fetch_add $field:ident) => {
-        #[inline]
-        fn fetch_add(
-            &self,
-            at: $crate::RemoteAddr,
-            add: u64,
-        ) -> impl ::std::future::Future<Output = Result<u64, $crate::FabricError>> + '_ {
-            self.$field.fetch_add(at, add)
-        }
-    };
-    (@ write_unsignaled $field:ident) => {
-        #[inline]
-        fn write_unsignaled(
-            &self,
-            at: $crate::RemoteAddr,
-            bytes: &[u8],
-        ) -> Result<(), $crate::FabricError> {
-            self.$field.write_unsignaled(at, bytes)
-        }
-    };
-    (@ write $field:ident) => {
-        #[inline]
-        fn write(
-            &self,
-            at: $crate::RemoteAddr,
-            buf: $crate::Buf,
-        ) -> impl Future<Output = ($crate::Buf, Result<(), $crate::FabricError>)> + '_ {
-            self.$field.write(at, buf)
-        }
-    };
-    (@ is_mapped $field:ident) => {
-        #[inline]
-        fn is_mapped(&self, region: $crate::RegionId) -> bool {
-            self.$field.is_mapped(region)
-        }
-    };
-    (@ store $field:ident) => {
-        #[inline]
-        fn store(
-            &self,
-            at: $crate::RemoteAddr,
-            parts: &[&[u8]],
-        ) -> Result<(), $crate::FabricError> {
-            self.$field.store(at, parts)
-        }
-    };
-    (@ store_before $field:ident) => {
-        #[inline]
-        fn store_before(
-            &self,
-            at: $crate::RemoteAddr,
-            word: u64,
-        ) -> Result<(), $crate::FabricError> {
-            self.$field.store_before(at, word)
-        }
-    };
-    (@ store_after $field:ident) => {
-        #[inline]
-        fn store_after(
-            &self,
-            at: $crate::RemoteAddr,
-            word: u64,
-        ) -> Result<(), $crate::FabricError> {
-            self.$field.store_after(at, word)
-        }
-    };
-    (@ announce $field:ident) => {
-        #[inline]
-        fn announce(&self, at: $crate::RemoteAddr, word: u64) -> Result<(), $crate::FabricError> {
-            self.$field.announce(at, word)
-        }
-    };
-    (@ load $field:ident) => {
-        #[inline]
-        fn load(&self, at: $crate::RemoteAddr) -> Result<u64, $crate::FabricError> {
-            self.$field.load(at)
-        }
-    };
-    (@ load_bytes $field:ident) => {
-        #[inline]
-        fn load_bytes(
-            &self,
-            at: $crate::RemoteAddr,
-            len: usize,
-            buf: &mut $crate::Buf,
-        ) -> Result<(), $crate::FabricError> {
-            self.$field.load_bytes(at, len, buf)
-        }
-    };
-    (@ reload $field:ident) => {
-        #[inline]
-        fn reload(&self, at: $crate::RemoteAddr) -> Result<u64, $crate::FabricError> {
-            self.$field.reload(at)
-        }
-    };
-    (@ will_store $field:ident) => {
-        #[inline]
-        fn will_store(&self, at: $crate::RemoteAddr) {
-            self.$field.will_store(at);
-        }
-    };
-    (@ raw $field:ident) => {
-        fn raw(
-            &self,
-            at: $crate::RemoteAddr,
-            len: usize,
-        ) -> Result<*mut u8, $crate::FabricError> {
-            self.$field.raw(at, len)
-        }
-    };
-    (@ posted $field:ident) => {
-        #[inline]
-        fn posted(&self) -> u64 {
-            self.$field.posted()
-        }
-    };
-    (@ is_settled $field:ident) => {
-        #[inline]
-        fn is_settled(&self, mark: u64) -> bool {
-            self.$field.is_settled(mark)
-        }
-    };
-    (@ now_us $field:ident) => {
-        #[inline]
-        fn now_us(&self) -> u64 {
-            self.$field.now_us()
-        }
-    };
-    (@ wall_ms $field:ident) => {
-        fn wall_ms(&self) -> u64 {
-            self.$field.wall_ms()
-        }
-    };
-    (@ random $field:ident) => {
-        fn random(&self) -> u64 {
-            self.$field.random()
-        }
-    };
-    (@ pause $field:ident) => {
-        #[inline]
-        fn pause(&self, us: u64) -> impl ::std::future::Future<Output = ()> + '_ {
-            self.$field.pause(us)
-        }
-    };
-    (@ yield_now $field:ident) => {
-        #[inline]
-        fn yield_now(&self) -> impl ::std::future::Future<Output = ()> + '_ {
-            self.$field.yield_now()
+        fn $method(&self, $($arg: $type),*) -> $out {
+            self.$to.$method($($arg),*)
         }
     };
 }

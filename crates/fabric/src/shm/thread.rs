@@ -2,7 +2,7 @@
 //! it.
 
 use super::{Peer, ShmEndpoint, ShmMessages};
-use crate::{Buf, Fabric, FabricError, MessageAddress, Messages, RemoteAddr, UnreliableWrites};
+use crate::{Fabric, Messages, UnreliableWrites};
 
 /// An endpoint and a mailbox.
 pub struct ShmThread {
@@ -15,27 +15,7 @@ pub struct ShmThread {
 impl Messages for ShmThread {
     type Peer = Peer;
 
-    fn message_bytes_max(&self) -> usize {
-        self.messages.message_bytes_max()
-    }
-
-    fn address(&self) -> MessageAddress {
-        self.messages.address()
-    }
-
-    fn peer(&self, address: &MessageAddress) -> Result<Peer, FabricError> {
-        self.messages.peer(address)
-    }
-
-    #[inline]
-    fn send_all(&self, messages: &[(Peer, &[u8])]) -> Result<(), FabricError> {
-        self.messages.send_all(messages)
-    }
-
-    #[inline]
-    fn try_receive(&self, buf: Buf) -> Result<(Peer, Buf), Buf> {
-        self.messages.try_receive(buf)
-    }
+    crate::pass_on!(message_bytes_max address peer send_all try_receive => messages);
 }
 
 impl Fabric for ShmThread {
@@ -47,8 +27,5 @@ impl Fabric for ShmThread {
 }
 
 impl UnreliableWrites for ShmThread {
-    #[inline]
-    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
-        self.memory.write_unreliable(at, bytes)
-    }
+    crate::pass_on!(write_unreliable => memory);
 }

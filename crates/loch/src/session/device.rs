@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub(crate) use loch_fabric::verbs::Device;
 use loch_fabric::verbs::{Answer, DeviceError, Selection, Transport, VerbsEndpoint, VerbsError};
-use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr, UnreliableWrites};
+use loch_fabric::{Fabric, RegionId, UnreliableWrites};
 use serde::Deserialize;
 
 use super::connection::Connection;
@@ -55,10 +55,7 @@ impl<L> Fabric for Linked<L> {
 }
 
 impl<L> UnreliableWrites for Linked<L> {
-    #[inline]
-    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
-        self.endpoint.write_unreliable(at, bytes)
-    }
+    loch_fabric::pass_on!(write_unreliable => endpoint);
 }
 
 impl<L: Links> WhileWaiting for Linked<L> {

@@ -9,9 +9,7 @@ use std::cell::Cell;
 use std::future::Future;
 
 use loch_fabric::shm::ShmEndpoint;
-use loch_fabric::{
-    Buf, Fabric, FabricError, MessageAddress, Messages, RemoteAddr, UnreliableWrites,
-};
+use loch_fabric::{Buf, Fabric, FabricError, Messages, RemoteAddr, UnreliableWrites};
 
 use crate::limits::PATIENT_POLLS;
 
@@ -120,26 +118,11 @@ impl<E: WhileWaiting, M> UnreliableWrites for Yielding<E, M> {
 impl<E, M: Messages> Messages for Yielding<E, M> {
     type Peer = M::Peer;
 
-    fn message_bytes_max(&self) -> usize {
-        self.messages.message_bytes_max()
-    }
-
-    fn address(&self) -> MessageAddress {
-        self.messages.address()
-    }
-
-    fn peer(&self, address: &MessageAddress) -> Result<M::Peer, FabricError> {
-        self.messages.peer(address)
-    }
+    loch_fabric::pass_on!(message_bytes_max address peer try_receive => messages);
 
     #[inline]
     fn send_all(&self, messages: &[(M::Peer, &[u8])]) -> Result<(), FabricError> {
         self.pauses.set(0);
         self.messages.send_all(messages)
-    }
-
-    #[inline]
-    fn try_receive(&self, buf: Buf) -> Result<(M::Peer, Buf), Buf> {
-        self.messages.try_receive(buf)
     }
 }
