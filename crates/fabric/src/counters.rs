@@ -85,34 +85,34 @@ impl Counters {
     }
 }
 
+impl VerbCount {
+    /// The counts of both, put together one by one.
+    fn zip(self, other: Self, put: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            verbs: put(self.verbs, other.verbs),
+            remote_verbs: put(self.remote_verbs, other.remote_verbs),
+            round_trips: put(self.round_trips, other.round_trips),
+            reads: put(self.reads, other.reads),
+            writes: put(self.writes, other.writes),
+            atomics: put(self.atomics, other.atomics),
+            bytes: put(self.bytes, other.bytes),
+            remote_bytes: put(self.remote_bytes, other.remote_bytes),
+        }
+    }
+}
+
 impl std::ops::Sub for VerbCount {
     type Output = Self;
+
     fn sub(self, earlier: Self) -> Self {
-        Self {
-            verbs: self.verbs - earlier.verbs,
-            remote_verbs: self.remote_verbs - earlier.remote_verbs,
-            round_trips: self.round_trips - earlier.round_trips,
-            reads: self.reads - earlier.reads,
-            writes: self.writes - earlier.writes,
-            atomics: self.atomics - earlier.atomics,
-            bytes: self.bytes - earlier.bytes,
-            remote_bytes: self.remote_bytes - earlier.remote_bytes,
-        }
+        self.zip(earlier, |now, earlier| now - earlier)
     }
 }
 
 impl std::ops::Add for VerbCount {
     type Output = Self;
+
     fn add(self, other: Self) -> Self {
-        Self {
-            verbs: self.verbs + other.verbs,
-            remote_verbs: self.remote_verbs + other.remote_verbs,
-            round_trips: self.round_trips + other.round_trips,
-            reads: self.reads + other.reads,
-            writes: self.writes + other.writes,
-            atomics: self.atomics + other.atomics,
-            bytes: self.bytes + other.bytes,
-            remote_bytes: self.remote_bytes + other.remote_bytes,
-        }
+        self.zip(other, |one, other| one + other)
     }
 }

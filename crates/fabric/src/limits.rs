@@ -1,5 +1,7 @@
 //! Every bound of the fabric, in one place.
 
+#![cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "most are those of verbs"))]
+
 /// READs that one doorbell may carry: the largest number of candidate buckets of a key.
 pub const DOORBELL_READS_MAX: usize = 4;
 
@@ -28,117 +30,92 @@ pub const GRANTS_MAX: usize = 4096;
 /// Time to wait for an acknowledgement, as an exponent: `4.096 us << 15` is 134 ms. Cards wait up
 /// to four times that. So with [`RETRY_COUNT`] a vanished peer is noticed after a second, and after
 /// four at the latest; a peer that only stood still for half a second is not given up.
-#[cfg(feature = "verbs")]
 pub(crate) const TIMEOUT_EXPONENT: u8 = 15;
 
 /// How often a packet is sent again before the connection is given up. Seven is the maximum, but
 /// Soft-RoCE takes it for "for ever", which seven means for a receiver that is not ready.
-#[cfg(feature = "verbs")]
 pub(crate) const RETRY_COUNT: u8 = 6;
 
 /// A connection that awaits a completion is given up when none has come for this time, which is
 /// twice the time after which a card must report that the peer is gone. Soft-RoCE may never report
 /// it: when a port goes down its completions can be lost, while the connection seems ready to send.
-#[cfg(feature = "verbs")]
 pub(crate) const STALL_US_MAX: u64 =
     2 * 4 * (RETRY_COUNT as u64 + 1) * ((4096 << TIMEOUT_EXPONENT) / 1000);
 
 /// How often a request is sent again if the peer was not ready for it. Only a card that must page
 /// memory in refuses one-sided verbs in this way; seven would mean for ever.
-#[cfg(feature = "verbs")]
 pub(crate) const RNR_RETRY_COUNT: u8 = 6;
 
 /// The pause before such a request is sent again, as a code: 12 is 640 us.
-#[cfg(feature = "verbs")]
 pub(crate) const MIN_RNR_TIMER: u8 = 12;
 
 /// Routers that a packet may pass.
-#[cfg(feature = "verbs")]
 pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// GIDs of a port that are looked at; their indexes have eight bits where packets name them.
-#[cfg(feature = "verbs")]
 pub(crate) const GID_ENTRIES_MAX: i32 = 255;
 
 /// READs and atomics that one connection has under way at a time, if the cards allow it.
-#[cfg(feature = "verbs")]
 pub(crate) const RD_ATOMIC_MAX: u8 = 16;
 
 /// Work requests of a connection's send queue. A longer queue would hide no more latency: a card
 /// serves a connection's requests one after the other.
-#[cfg(feature = "verbs")]
 pub(crate) const SEND_QUEUE_WRS: u32 = 128;
 
 /// Completions of an endpoint's queue, which bounds the work requests of all its connections.
-#[cfg(feature = "verbs")]
 pub(crate) const COMPLETIONS_MAX: u32 = 4096;
 
 /// Bytes that a work request is asked to carry in itself: a note of a cache line with room to
 /// spare. More would make every place of the send queue larger.
-#[cfg(feature = "verbs")]
 pub(crate) const INLINE_BYTES_WANTED: u32 = 128;
 
 /// Entries of a completion queue that never gets any completion.
-#[cfg(feature = "verbs")]
 pub(crate) const PASSIVE_COMPLETIONS: u32 = 16;
 
 /// The smallest piece of memory that is worth a registration of its own, so that several threads
 /// can register.
-#[cfg(feature = "verbs")]
 pub(crate) const REGISTER_BYTES_MIN: u64 = 1 << 30;
 
 /// Threads that register memory: pinning pages does not get faster with more.
-#[cfg(feature = "verbs")]
 pub(crate) const REGISTER_THREADS_MAX: usize = 8;
 
 /// Bytes of an endpoint's buffers, by class: for words, for values of usual size, and for the
 /// pieces that long transfers are cut into.
-#[cfg(feature = "verbs")]
 pub(crate) const SLOT_BYTES: [usize; 3] = [64, 4096, 65536];
 
 /// How many there are of each: together a huge page. The long ones keep a link of 200 Gbit/s busy
 /// for 40 us, which is many round trips.
-#[cfg(feature = "verbs")]
 pub(crate) const SLOT_COUNTS: [usize; 3] = [2048, 224, 16];
 
 /// One of this many work requests in a row is signaled: a quarter of the send queue.
-#[cfg(feature = "verbs")]
 pub(crate) const SIGNAL_EVERY: u32 = SEND_QUEUE_WRS / 4;
 
 /// Completions taken at a time.
-#[cfg(feature = "verbs")]
 pub(crate) const COMPLETION_BATCH: usize = 32;
 
 /// Polls without a completion after which the processor is offered to others: some 10 us, a few
 /// round trips of a fast network.
-#[cfg(feature = "verbs")]
 pub(crate) const EMPTY_POLLS_MAX: u32 = 200;
 
 /// How long an unreliable WRITE that has left may still be on its way. No completion tells when it
 /// arrives. This is an assumption about networks: their switches drop packets that they cannot pass
 /// on in milliseconds.
-#[cfg(feature = "verbs")]
 pub(crate) const UNRELIABLE_LINGER_US: u64 = 100_000;
 
 /// Datagrams that have arrived and wait to be taken; further ones are lost.
-#[cfg(feature = "verbs")]
 pub(crate) const RECEIVES: usize = 256;
 
 /// Datagrams that can be on their way to the card.
-#[cfg(feature = "verbs")]
 pub(crate) const SENDS: usize = 128;
 
 /// Polls for a free send buffer before a datagram is lost: a card needs microseconds.
-#[cfg(feature = "verbs")]
 pub(crate) const SEND_POLLS_MAX: u32 = 1_000_000;
 
 /// Hosts to which one thread's datagrams remember the way. Beyond that all ways are looked up
 /// again.
-#[cfg(feature = "verbs")]
 pub(crate) const WAYS_MAX: usize = 4096;
 
 /// How long a thread waits before it looks again for the way to a host that was not found.
-#[cfg(feature = "verbs")]
 pub(crate) const WAY_RETRY: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Bytes of the longest message through a mailbox: an InfiniBand MTU, as on the other backends.

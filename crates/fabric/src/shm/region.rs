@@ -241,16 +241,14 @@ impl Region {
         self.base
     }
 
-    /// The first of `len` bytes at `offset`, for a card to be told of.
+    /// The first of `len` bytes at `offset`.
     ///
     /// # Panics
     /// If they are not all inside the region.
-    #[cfg(feature = "verbs")]
+    #[inline]
     pub(crate) fn place(&self, offset: u64, len: u64) -> *mut u8 {
-        assert!(
-            is_inside(offset, len, self.len),
-            "{len} bytes at {offset:#x} are outside the region"
-        );
+        let inside = is_inside(offset, len, self.len);
+        assert!(inside, "{len} bytes at {offset:#x} are outside the region");
         // SAFETY: in bounds by the assertion, and mapped for the life of `self`.
         unsafe { self.base.as_ptr().add(offset as usize) }
     }
@@ -261,16 +259,12 @@ impl Region {
     /// If it is not 8-aligned inside the region.
     #[inline]
     pub fn word(&self, offset: u64) -> &std::sync::atomic::AtomicU64 {
-        assert!(
-            offset.is_multiple_of(8) && is_inside(offset, 8, self.len),
-            "the word at {offset:#x} is not aligned, or outside the region"
-        );
-        // SAFETY: in bounds and aligned by the assertion (the base is page-aligned), mapped for the
-        // life of `self`, and others access it as an atomic or in the copy engine only. A store to
-        // a read-only mapping faults instead of corrupting; callers check `is_writable`.
-        unsafe {
-            std::sync::atomic::AtomicU64::from_ptr(self.base.as_ptr().add(offset as usize).cast())
-        }
+        assert!(offset.is_multiple_of(8), "the word at {offset:#x} is not aligned");
+        // SAFETY: in bounds (`place` has checked it) and aligned by the assertion (the base is
+        // page-aligned), mapped for the life of `self`, and others access it as an atomic or in the
+        // copy engine only. A store to a read-only mapping faults instead of corrupting; callers
+        // check `is_writable`.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.place(offset, 8).cast()) }
     }
 
     /// Copies bytes out.
@@ -278,17 +272,9 @@ impl Region {
     /// # Panics
     /// If they are not all inside the region.
     pub fn copy_out(&self, offset: u64, into: &mut [u8]) {
-        let len = into.len();
-        let inside = is_inside(offset, len as u64, self.len);
-        assert!(inside, "{len} bytes at {offset:#x} are outside the region");
-        // SAFETY: in bounds by the assertion; `into` is private memory of the same length.
-        unsafe {
-            super::copy::copy_out(
-                self.base.as_ptr().add(offset as usize),
-                into.as_mut_ptr(),
-                into.len(),
-            );
-        }
+        let place = self.place(offset, into.len() as u64);
+        // SAFETY: `place` has checked the bounds; `into` is private memory of the same length.
+        unsafe { super::copy::copy_out(place, into.as_mut_ptr(), into.len()) };
     }
 
     /// Copies bytes in.
@@ -297,17 +283,10 @@ impl Region {
     /// If they are not all inside the region, or it is read-only.
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) {
         assert!(self.writable, "the region is mapped read-only");
-        let len = bytes.len();
-        let inside = is_inside(offset, len as u64, self.len);
-        assert!(inside, "{len} bytes at {offset:#x} are outside the region");
-        // SAFETY: in bounds and writable by the assertions; `bytes` is private memory.
-        unsafe {
-            super::copy::copy_in(
-                bytes.as_ptr(),
-                self.base.as_ptr().add(offset as usize),
-                bytes.len(),
-            );
-        }
+        let place = self.place(offset, bytes.len() as u64);
+        // SAFETY: writable by the assertion, `place` has checked the bounds; `bytes` is private
+        // memory.
+        unsafe { super::copy::copy_in(bytes.as_ptr(), place, bytes.len()) };
     }
 }
 

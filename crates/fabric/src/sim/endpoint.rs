@@ -113,19 +113,6 @@ impl SimEndpoint {
         .await
     }
 
-    /// WRITEs without knowing whether it arrives, as over an unreliable connection.
-    ///
-    /// # Errors
-    /// As [`Fabric::write_unsignaled`].
-    pub fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
-        let id = self.post(Work::Write, at, bytes.to_vec())?;
-        let lost = self.world.happens(self.world.faults.borrow().lost_messages);
-        if let Some(verb) = self.world.verbs.borrow_mut().get(id) {
-            (verb.unreliable, verb.lost, verb.detached) = (true, lost, true);
-        }
-        Ok(())
-    }
-
     fn is_alive(&self) -> bool {
         self.world.process(self.process).alive
     }
@@ -167,7 +154,12 @@ impl SimEndpoint {
     }
 
     /// Posts a verb.
-    fn post(&self, work: Work, at: RemoteAddr, data: Vec<u8>) -> Result<VerbId, FabricError> {
+    pub(super) fn post(
+        &self,
+        work: Work,
+        at: RemoteAddr,
+        data: Vec<u8>,
+    ) -> Result<VerbId, FabricError> {
         let words = matches!(work, Work::CompareSwap { .. } | Work::FetchAdd { .. });
         if words {
             self.check_words(at, 1)?

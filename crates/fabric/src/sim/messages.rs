@@ -1,5 +1,6 @@
 //! The simulated endpoint's messages, as the traits have them.
 
+use super::verb::Work;
 use super::{DATAGRAM_BYTES_MAX, ProcessId, SimEndpoint};
 use crate::messages::AddressKind;
 use crate::{Buf, FabricError, MessageAddress, Messages, RemoteAddr, UnreliableWrites};
@@ -53,6 +54,11 @@ impl Messages for SimEndpoint {
 
 impl UnreliableWrites for SimEndpoint {
     fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
-        SimEndpoint::write_unreliable(self, at, bytes)
+        let id = self.post(Work::Write, at, bytes.to_vec())?;
+        let lost = self.world.happens(self.world.faults.borrow().lost_messages);
+        if let Some(verb) = self.world.verbs.borrow_mut().get(id) {
+            (verb.unreliable, verb.lost, verb.detached) = (true, lost, true);
+        }
+        Ok(())
     }
 }

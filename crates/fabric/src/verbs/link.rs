@@ -168,12 +168,14 @@ impl Link {
             Task::FetchAdd { add } => (Verb::FetchAdd { at, add }, Then::Words(0)),
             _ => (Verb::Write(at), Then::Nothing),
         };
-        let (local, slot) = match Out::of(work, left) {
-            None => {
+        let (local, slot) = match work.task {
+            Task::Write | Task::Unsignaled | Task::UnsignaledWords => {
+                outgoing(work, left, ops, pool, self.inline_bytes)?
+            }
+            _ => {
                 let slot = pool.take(left)?;
                 (pool.local(slot, left.min(slot.len())), Some(slot))
             }
-            Some(out) => out.take(work, ops, pool, self.inline_bytes)?,
         };
         let is_awaited = !matches!(work.task, Task::Unsignaled | Task::UnsignaledWords);
         // A slot must come back even if nothing is posted after this.
@@ -185,49 +187,38 @@ impl Link {
     }
 }
 
-/// The next bytes of a verb that WRITEs.
-struct Out {
-    len: usize,
-}
-
-impl Out {
-    fn of(work: &Work, left: usize) -> Option<Self> {
-        let writes = matches!(work.task, Task::Write | Task::Unsignaled | Task::UnsignaledWords);
-        writes.then_some(Self { len: left })
+/// The next `left` bytes of a verb that WRITEs: the bytes themselves if they go inline, else a slot
+/// with a copy of them, or of the first of them.
+fn outgoing(
+    work: &Work,
+    left: usize,
+    ops: &mut Ops,
+    pool: &mut Pool,
+    inline_bytes: usize,
+) -> Option<(Local, Option<Slot>)> {
+    let op = ops.get(work.op.expect("what is written is an operation's"));
+    let from = work.done;
+    if left <= inline_bytes {
+        let all: *const u8 = match work.task {
+            Task::UnsignaledWords => op.words.as_ptr().cast(),
+            _ => op.buf.as_ptr(),
+        };
+        // SAFETY: `from + left` is not over the verb's length, which is the length of the bytes.
+        let start = unsafe { all.add(from) }.cast_mut();
+        return Some((Local { start, len: left as u32, lkey: 0 }, None));
     }
-
-    /// The bytes themselves if they go inline, else a slot with a copy of them.
-    fn take(
-        self,
-        work: &Work,
-        ops: &mut Ops,
-        pool: &mut Pool,
-        inline_bytes: usize,
-    ) -> Option<(Local, Option<Slot>)> {
-        let op = ops.get(work.op.expect("what is written is an operation's"));
-        let from = work.done;
-        if self.len <= inline_bytes {
-            let all: *const u8 = match work.task {
-                Task::UnsignaledWords => op.words.as_ptr().cast(),
-                _ => op.buf.as_ptr(),
-            };
-            // SAFETY: `from + len` is not over the verb's length, which is the length of the bytes.
-            let start = unsafe { all.add(from) }.cast_mut();
-            return Some((Local { start, len: self.len as u32, lkey: 0 }, None));
+    let slot = pool.take(left)?;
+    let len = left.min(slot.len());
+    match work.task {
+        Task::UnsignaledWords => {
+            let mut bytes = [0; SLOT_BYTES[1]];
+            let words = op.words.iter().flat_map(|word| word.to_ne_bytes());
+            bytes.iter_mut().zip(words).for_each(|(byte, from)| *byte = from);
+            pool.fill(slot, &bytes[from..from + len]);
         }
-        let slot = pool.take(self.len)?;
-        let len = self.len.min(slot.len());
-        match work.task {
-            Task::UnsignaledWords => {
-                let mut bytes = [0; SLOT_BYTES[1]];
-                let words = op.words.iter().flat_map(|word| word.to_ne_bytes());
-                bytes.iter_mut().zip(words).for_each(|(byte, from)| *byte = from);
-                pool.fill(slot, &bytes[from..from + len]);
-            }
-            _ => pool.fill(slot, &op.buf[from..from + len]),
-        }
-        Some((pool.local(slot, len), Some(slot)))
+        _ => pool.fill(slot, &op.buf[from..from + len]),
     }
+    Some((pool.local(slot, len), Some(slot)))
 }
 
 /// Puts bytes that will be WRITTEN into the operation's first words, or into its buffer if they do

@@ -98,16 +98,13 @@ impl Fabric for VerbsEndpoint {
             Either::Away(self.post_read(at, len, buf))
         };
         async move {
-            let posted = match which {
-                Either::Home(read) => return read.await,
-                Either::Away(posted) => posted,
-            };
-            match posted {
-                Ok(posted) => {
+            match which {
+                Either::Home(read) => read.await,
+                Either::Away(Ok(posted)) => {
                     let done = posted.wait().await;
                     (posted.with(|ops, op| ops.take_buf(op)), done)
                 }
-                Err((buf, error)) => (buf, Err(error)),
+                Either::Away(Err((buf, error))) => (buf, Err(error)),
             }
         }
     }
@@ -126,17 +123,14 @@ impl Fabric for VerbsEndpoint {
             Either::Away(self.post_word_and_bytes(word, at, len, buf))
         };
         async move {
-            let posted = match which {
-                Either::Home(read) => return read.await,
-                Either::Away(posted) => posted,
-            };
-            match posted {
-                Ok(posted) => {
+            match which {
+                Either::Home(read) => read.await,
+                Either::Away(Ok(posted)) => {
                     let done = posted.wait().await;
                     let take = posted.with(|ops, op| (ops.get(op).words[0], ops.take_buf(op)));
                     (take.1, done.map(|()| take.0))
                 }
-                Err((buf, error)) => (buf, Err(error)),
+                Either::Away(Err((buf, error))) => (buf, Err(error)),
             }
         }
     }
@@ -179,16 +173,13 @@ impl Fabric for VerbsEndpoint {
             Either::Away(self.post_write(at, buf))
         };
         async move {
-            let posted = match which {
-                Either::Home(write) => return write.await,
-                Either::Away(posted) => posted,
-            };
-            match posted {
-                Ok(posted) => {
+            match which {
+                Either::Home(write) => write.await,
+                Either::Away(Ok(posted)) => {
                     let done = posted.wait().await;
                     (posted.with(|ops, op| ops.take_written(op)), done)
                 }
-                Err((buf, error)) => (buf, Err(error)),
+                Either::Away(Err((buf, error))) => (buf, Err(error)),
             }
         }
     }
@@ -221,7 +212,7 @@ impl Fabric for VerbsEndpoint {
                 return;
             }
             self.idle();
-            turn().await;
+            self.local.yield_now().await;
         }
     }
 }
@@ -234,17 +225,4 @@ impl UnreliableWrites for VerbsEndpoint {
         self.count(Verb::Write, at, bytes.len());
         self.local.store(at, &[bytes])
     }
-}
-
-/// Pending once.
-async fn turn() {
-    let mut taken = false;
-    std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut taken, true) {
-            return std::task::Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }

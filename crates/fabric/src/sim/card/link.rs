@@ -9,14 +9,7 @@
 use std::collections::VecDeque;
 
 use super::profile::CardProfile;
-
-/// Takes a resource for `for_ns` from `from_ns` on, or from when it is free; returns when that
-/// begins.
-pub(super) fn occupy(free_ns: &mut f64, from_ns: f64, for_ns: f64) -> f64 {
-    let begins = free_ns.max(from_ns);
-    *free_ns = begins + for_ns;
-    begins
-}
+use crate::sim::nic::occupy;
 
 /// A part of a DMA that is one request on the link.
 #[derive(Clone, Copy, Debug)]

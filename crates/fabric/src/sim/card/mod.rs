@@ -11,8 +11,9 @@
 mod link;
 mod profile;
 
-use self::link::{Link, Request, Sent, occupy};
+use self::link::{Link, Request, Sent};
 pub use self::profile::CardProfile;
+use super::nic::occupy;
 use super::verb::ProcessId;
 
 /// A card of the simulation.

@@ -1,6 +1,7 @@
 //! Datagrams and unreliable WRITEs.
 
 use super::*;
+use crate::UnreliableWrites;
 use crate::sim::DATAGRAM_BYTES_MAX;
 
 /// The datagrams that arrive, of 20.
