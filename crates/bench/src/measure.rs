@@ -339,10 +339,10 @@ impl<'a, C: Ticks> Run<'a, C> {
     }
 }
 
-impl Run<'_> {
+impl<C: Ticks> Run<'_, C> {
     /// The next operation, when it is due: in a closed loop at once. `None` once the run is over.
     #[inline]
-    pub fn next_due(&self) -> NextDue<'_> {
+    pub fn next_due(&self) -> NextDue<'_, C> {
         NextDue(self)
     }
 
@@ -372,9 +372,9 @@ impl Run<'_> {
 }
 
 /// The future of [`Run::next_due`].
-pub struct NextDue<'a>(&'a Run<'a>);
+pub struct NextDue<'a, C>(&'a Run<'a, C>);
 
-impl Future for NextDue<'_> {
+impl<C: Ticks> Future for NextDue<'_, C> {
     type Output = Option<Op>;
 
     #[inline]

@@ -7,7 +7,7 @@
 //! the server has ended. The server's workers poll for requests without end, as the workers of the
 //! papers do. With fewer processors than threads they yield in between, and so do clients.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fs;
 use std::future::{Future, poll_fn};
 use std::io::{self, Write};
@@ -29,10 +29,8 @@ use loch_bench::process::{Owned, cpu_seconds, helper_command};
 use loch_bench::spec::Spec;
 use loch_bench::tally::Traffic;
 use loch_bench::target::loch::lane::{
-    LOAD_BATCH, LOAD_LANES_MIN, OPERATION_LIMIT, operate, time_every,
+    LOAD_BATCH, LOAD_LANES_MIN, OPERATION_LIMIT, load_batch, operate, time_every,
 };
-use loch_bench::target::loch::store::load_batch;
-use loch_bench::target::loch::traffic;
 use loch_bench::target::starting::{Starting, start_limit};
 use loch_bench::target::{Endpoint, Service, Target};
 use loch_bench::workload::Workload;
@@ -363,7 +361,7 @@ impl<S: Kv> Target for Client<S> {
     }
 
     fn run(&mut self, operations: &Run<'_>) -> Result<(), TargetError> {
-        let done = run(operate(&self.store, operations, self.lanes));
+        let done = run(operate(&self.store, operations, self.lanes, None));
         self.refusal = done.map_err(|error| lost(self.baseline, "run an operation", error))?;
         Ok(())
     }
@@ -377,9 +375,9 @@ impl<S: Kv> Target for Client<S> {
     }
 
     fn traffic(&mut self, operations: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
-        let refusal = RefCell::new(None);
-        run(traffic::count(&self.store, operations, self.lanes, &refusal))
-            .map(Some)
-            .map_err(|error| lost(self.baseline, "count an operation", error))
+        let sums = Cell::new(Traffic::default());
+        run(operate(&self.store, operations, self.lanes, Some(&sums)))
+            .map_err(|error| lost(self.baseline, "count an operation", error))?;
+        Ok(Some(sums.get()))
     }
 }

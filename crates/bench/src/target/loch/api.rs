@@ -5,25 +5,26 @@
 //! go to its client below the API, which boxes them: that would halve their number, and say nothing
 //! about the protocol.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt::Display;
-use std::future::Future;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use loch::lanes::{self, block_on};
-use loch::{Cluster, ConnectOptions, Error, Table};
+use loch::lanes::block_on;
+use loch::{Cluster, ConnectOptions, Error, Table, VerbCount, Version};
 use loch_engines::Kv;
 use loch_engines::kv::OneOf;
 use loch_engines::nessie::published;
 use loch_fabric::shm::ShmEndpoint;
 
 use super::homes::Homes;
-use super::lane::{LOAD_BATCH, LOAD_LANES_MIN, Lane, OPERATION_LIMIT, operate, time_every};
-use super::{limit, traffic};
+use super::lane::{
+    LOAD_BATCH, LOAD_LANES_MIN, Lane, OPERATION_LIMIT, Store, load_batch, operate, time_every,
+};
+use super::limit;
 use crate::error::TargetError;
-use crate::measure::{Kind, Op, Outcome, Run};
+use crate::measure::{Outcome, Run};
 use crate::options::TABLE;
 use crate::spec::Spec;
 use crate::system::{Engine, Fabric};
@@ -75,17 +76,6 @@ impl Client {
             _ => None,
         }
     }
-
-    /// Does the operations of `run` in all lanes, and adds up their traffic if there is a sum.
-    fn operate(&self, run: &Run<'_>, sum: Option<&Cell<Traffic>>) -> Result<Option<Error>, Error> {
-        let refusal = RefCell::new(None);
-        let mut fatal = None;
-        let work = (0..self.lanes).map(|_| lane(&self.table, run, sum, &refusal));
-        block_on(lanes::run(self.lanes, work, |ended| {
-            fatal = fatal.take().or(ended.err());
-        }));
-        fatal.map_or(Ok(refusal.into_inner()), Err)
-    }
 }
 
 impl Target for Client {
@@ -106,7 +96,7 @@ impl Target for Client {
             let mut next = part.start;
             while next < part.end {
                 let end = part.end.min(next + LOAD_BATCH);
-                block_on(load_batch(table, workload, next..end, lanes))
+                block_on(load_batch(&TableLanes(table), workload, next..end, lanes))
                     .map_err(lost(self.engine, "load a record"))?;
                 done += end - next;
                 next = end;
@@ -118,14 +108,13 @@ impl Target for Client {
 
     fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
         if let Some(client) = self.published() {
-            let done = block_on(operate(client, run, self.lanes));
+            let done = block_on(operate(client, run, self.lanes, None));
             let refusal = done.map_err(lost(self.engine, "run an operation"))?;
             self.refusal = refusal.map(|error| error.to_string());
             return Ok(());
         }
-        let retries = self.table.counters().retries;
-        let refusal = self.operate(run, None).map_err(lost(self.engine, "run an operation"))?;
-        run.retried(self.table.counters().retries - retries);
+        let done = block_on(operate(&TableLanes(&self.table), run, self.lanes, None));
+        let refusal = done.map_err(lost(self.engine, "run an operation"))?;
         self.refusal = refusal.map(|error| error.to_string());
         Ok(())
     }
@@ -140,7 +129,8 @@ impl Target for Client {
 
     fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
         let sum = Cell::new(Traffic::default());
-        self.operate(run, Some(&sum)).map_err(lost(self.engine, "count an operation"))?;
+        let done = block_on(operate(&TableLanes(&self.table), run, self.lanes, Some(&sum)));
+        done.map_err(lost(self.engine, "count an operation"))?;
         Ok(Some(sum.get()))
     }
 
@@ -176,110 +166,39 @@ fn lost<E: Display>(engine: Engine, action: &'static str) -> impl Fn(E) -> Targe
     move |error| TargetError::Lost { store: engine.name(), action, reason: error.to_string() }
 }
 
-/// Stores records in several lanes.
-async fn load_batch(
-    table: &Table,
-    workload: &Workload,
-    records: Range<u64>,
-    lanes: usize,
-) -> Result<(), Error> {
-    let next = Cell::new(records.start);
-    let lane = |_| async {
-        let mut lane = Lane::new(workload);
-        while next.get() < records.end {
-            let record = next.replace(next.get() + 1);
-            let (key, value) = lane.pair(workload, &Op::load(record));
-            table.asynch().put(key, value).await?;
-        }
-        Ok(())
-    };
-    let mut result = Ok(());
-    lanes::run(lanes, (0..lanes).map(lane), |ended: Result<(), Error>| {
-        if let Err(error) = ended {
-            // The other lanes have nothing more to do either.
-            next.set(records.end);
-            result = Err(error);
-        }
-    })
-    .await;
-    result
-}
+/// A table as the lanes use it.
+struct TableLanes<'a>(&'a Table);
 
-/// One lane of a run: does one operation after the other until there are no more. `sum` gets their
-/// traffic; without it nothing is counted, and operations are awaited in place.
-async fn lane(
-    table: &Table,
-    run: &Run<'_>,
-    sum: Option<&Cell<Traffic>>,
-    refusal: &RefCell<Option<Error>>,
-) -> Result<(), Error> {
-    let (workload, operations) = (run.workload(), table.asynch());
-    let mut lane = Lane::new(workload);
-    let mut value = Vec::with_capacity(workload.value_size());
-    while let Some(op) = run.next_due().await {
-        let done = match op.kind {
-            Kind::Get => {
-                workload.write_key(op.record, &mut lane.key);
-                let found = match sum {
-                    None => operations.get_into(&lane.key, &mut value).await,
-                    Some(sum) => {
-                        let get = operations.get_into(&lane.key, &mut value);
-                        counted(table, sum, op.kind, get).await
-                    }
-                };
-                found.map(|found| match found {
-                    Some(_) => Outcome::Found(&value),
-                    None => Outcome::Missing,
-                })
-            }
-            Kind::Put => {
-                let (key, value) = lane.pair(workload, &op);
-                let stored = match sum {
-                    None => operations.put(key, value).await,
-                    Some(sum) => counted(table, sum, op.kind, operations.put(key, value)).await,
-                };
-                stored.map(|_| Outcome::Stored)
-            }
-        };
-        match done {
-            Ok(outcome) => run.finish(&op, outcome),
-            Err(error) => refuse(run, &op, error, refusal)?,
-        }
+impl Store for TableLanes<'_> {
+    type Found = Option<Version>;
+    type Stored = Version;
+    type Error = Error;
+
+    #[inline]
+    fn get(&self, lane: &mut Lane) -> impl Future<Output = Result<Option<Version>, Error>> {
+        self.0.asynch().get_into(&lane.key, &mut lane.got)
     }
-    Ok(())
-}
 
-/// The result of an operation, whose traffic is added to `sum` if it was not refused.
-async fn counted<T>(
-    table: &Table,
-    sum: &Cell<Traffic>,
-    kind: Kind,
-    operation: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    let (done, count) = traffic::counted(|| table.counters().verbs, operation).await;
-    if done.is_ok() {
-        traffic::add(sum, kind, count);
+    #[inline]
+    fn outcome<'a>(found: &'a Option<Version>, lane: &'a Lane) -> Outcome<'a> {
+        found.map_or(Outcome::Missing, |_| Outcome::Found(&lane.got))
     }
-    done
-}
 
-/// Counts a refusal; passes on an error after which nothing works.
-#[cold]
-fn refuse(
-    run: &Run<'_>,
-    op: &Op,
-    error: Error,
-    refusal: &RefCell<Option<Error>>,
-) -> Result<(), Error> {
-    run.finish(op, Outcome::Failed);
-    match error {
-        Error::Timeout { .. }
-        | Error::OutOfMemory { .. }
-        | Error::IndexFull { .. }
-        | Error::Ambiguous { .. } => {
-            *refusal.borrow_mut() = Some(error);
-            Ok(())
-        }
-        error => Err(error),
+    #[inline]
+    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Version, Error>> {
+        self.0.asynch().put(key, value)
+    }
+
+    fn retries(&self) -> u64 {
+        self.0.counters().retries
+    }
+
+    fn counted(&self) -> VerbCount {
+        self.0.counters().verbs
+    }
+
+    fn goes_on_after(error: &Error) -> bool {
+        use Error::{Ambiguous, IndexFull, OutOfMemory, Timeout};
+        matches!(error, Timeout { .. } | OutOfMemory { .. } | IndexFull { .. } | Ambiguous { .. })
     }
 }

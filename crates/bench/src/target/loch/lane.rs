@@ -1,17 +1,21 @@
 //! One operation after the other, in each of a client's lanes.
 //!
-//! Nothing here depends on an engine or a fabric: a store is any [`Kv`].
+//! Nothing here depends on an engine or a fabric: what the lanes use is a [`Store`], which any
+//! [`Kv`] is, and a table of the API.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::time::Duration;
 
-use loch::lanes;
-use loch_engines::operation::PutOptions;
+use loch::{VerbCount, lanes};
+use loch_engines::operation::{PutOptions, Value};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::Buf;
 
+use super::traffic::counted;
 use crate::measure::{Kind, Op, Outcome, Run, Ticks};
 use crate::spec::Spec;
+use crate::tally::Traffic;
 use crate::workload::Workload;
 
 /// How long an operation may take. It is long, because no user waits for the bench's operations,
@@ -33,16 +37,95 @@ pub fn time_every(spec: &Spec) -> u32 {
     if spec.value_size < TIME_ALL_VALUE_BYTES { TIME_EVERY } else { 1 }
 }
 
-/// Does the operations of `run` in several lanes. Returns why the last refused one was refused.
-pub async fn operate<S: Kv>(
+/// What lanes use. Its futures are awaited as they are, so that a lane has no layer of its own.
+pub trait Store {
+    /// What a GET has found.
+    type Found;
+    /// What a PUT returns.
+    type Stored;
+    /// Why an operation was not done.
+    type Error;
+
+    /// GETs the key of `lane`.
+    fn get(&self, lane: &mut Lane) -> impl Future<Output = Result<Self::Found, Self::Error>>;
+
+    /// The outcome of a GET.
+    fn outcome<'a>(found: &'a Self::Found, lane: &'a Lane) -> Outcome<'a>;
+
+    /// Takes the memory of a value back for the next GET.
+    fn recycle(_found: Self::Found, _lane: &mut Lane) {}
+
+    /// PUTs a value.
+    fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+    ) -> impl Future<Output = Result<Self::Stored, Self::Error>>;
+
+    /// See [`Kv::retries`].
+    fn retries(&self) -> u64;
+
+    /// See [`Kv::counted`].
+    fn counted(&self) -> VerbCount;
+
+    /// Whether the operations after one that was refused so can be done.
+    fn goes_on_after(error: &Self::Error) -> bool;
+}
+
+impl<K: Kv> Store for K {
+    type Found = Option<Value>;
+    type Stored = u64;
+    type Error = EngineError;
+
+    #[inline]
+    fn get(&self, lane: &mut Lane) -> impl Future<Output = Result<Option<Value>, EngineError>> {
+        Kv::get(self, &lane.key, std::mem::take(&mut lane.buf))
+    }
+
+    #[inline]
+    fn outcome<'a>(found: &'a Option<Value>, _: &'a Lane) -> Outcome<'a> {
+        found.as_ref().map_or(Outcome::Missing, |found| Outcome::Found(found))
+    }
+
+    #[inline]
+    fn recycle(found: Option<Value>, lane: &mut Lane) {
+        if let Some(found) = found {
+            lane.buf = found.into_buf();
+        }
+    }
+
+    #[inline]
+    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<u64, EngineError>> {
+        Kv::put(self, key, value, PutOptions::default())
+    }
+
+    fn retries(&self) -> u64 {
+        Kv::retries(self)
+    }
+
+    #[inline]
+    fn counted(&self) -> VerbCount {
+        Kv::counted(self)
+    }
+
+    fn goes_on_after(error: &EngineError) -> bool {
+        use EngineError::{IndexFull, OutOfMemory, Timeout};
+        matches!(error, Timeout { .. } | OutOfMemory { .. } | IndexFull { .. })
+    }
+}
+
+/// Does the operations of `run` in several lanes. `sums` gets their traffic, but that of those that
+/// are refused; without it nothing is counted. Returns why the last refused one was refused.
+pub async fn operate<S: Store, C: Ticks>(
     store: &S,
-    run: &Run<'_>,
+    run: &Run<'_, C>,
     lanes: usize,
-) -> Result<Option<EngineError>, EngineError> {
+    sums: Option<&Cell<Traffic>>,
+) -> Result<Option<S::Error>, S::Error> {
     let retries = store.retries();
     let refusal = RefCell::new(None);
     let mut fatal = None;
-    let work = (0..lanes).map(|_| lane(store, run, &refusal));
+    let work = (0..lanes).map(|_| lane(store, run, sums, &refusal));
     lanes::run(lanes, work, |ended| {
         fatal = fatal.take().or(ended.err());
     })
@@ -52,34 +135,38 @@ pub async fn operate<S: Kv>(
 }
 
 /// One lane of a run: does one operation after the other until there are no more.
-async fn lane<S: Kv>(
+async fn lane<S: Store, C: Ticks>(
     store: &S,
-    run: &Run<'_>,
-    refusal: &RefCell<Option<EngineError>>,
-) -> Result<(), EngineError> {
+    run: &Run<'_, C>,
+    sums: Option<&Cell<Traffic>>,
+    refusal: &RefCell<Option<S::Error>>,
+) -> Result<(), S::Error> {
     let workload = run.workload();
     let mut lane = Lane::new(workload);
     while let Some(op) = run.next_due().await {
         let result = match op.kind {
             Kind::Get => {
                 workload.write_key(op.record, &mut lane.key);
-                let buf = std::mem::take(&mut lane.buf);
-                store.get(&lane.key, buf).await.map(|found| match found {
-                    Some(found) => {
-                        run.finish(&op, Outcome::Found(&found));
-                        lane.buf = found.into_buf();
-                    }
-                    None => run.finish(&op, Outcome::Missing),
+                let found = match sums {
+                    None => store.get(&mut lane).await,
+                    Some(sums) => counted(store, sums, op.kind, store.get(&mut lane)).await,
+                };
+                found.map(|found| {
+                    run.finish(&op, S::outcome(&found, &lane));
+                    S::recycle(found, &mut lane);
                 })
             }
             Kind::Put => {
                 let (key, value) = lane.pair(workload, &op);
-                let stored = store.put(key, value, PutOptions::default()).await;
+                let stored = match sums {
+                    None => store.put(key, value).await,
+                    Some(sums) => counted(store, sums, op.kind, store.put(key, value)).await,
+                };
                 stored.map(|_| run.finish(&op, Outcome::Stored))
             }
         };
         if let Err(error) = result {
-            refuse(run, &op, error, refusal)?;
+            refuse::<S, C>(run, &op, error, refusal)?;
         }
     }
     Ok(())
@@ -87,22 +174,47 @@ async fn lane<S: Kv>(
 
 /// Counts a refusal; passes on an error after which nothing works.
 #[cold]
-pub fn refuse<C: Ticks>(
+fn refuse<S: Store, C: Ticks>(
     run: &Run<'_, C>,
     op: &Op,
-    error: EngineError,
-    refusal: &RefCell<Option<EngineError>>,
-) -> Result<(), EngineError> {
+    error: S::Error,
+    refusal: &RefCell<Option<S::Error>>,
+) -> Result<(), S::Error> {
     run.finish(op, Outcome::Failed);
-    match error {
-        EngineError::Timeout { .. }
-        | EngineError::OutOfMemory { .. }
-        | EngineError::IndexFull { .. } => {
-            *refusal.borrow_mut() = Some(error);
-            Ok(())
-        }
-        error => Err(error),
+    if S::goes_on_after(&error) {
+        refusal.replace(Some(error));
+        return Ok(());
     }
+    Err(error)
+}
+
+/// Stores some records, several at a time.
+pub async fn load_batch<S: Store>(
+    store: &S,
+    workload: &Workload,
+    records: Range<u64>,
+    lanes: usize,
+) -> Result<(), S::Error> {
+    let next = Cell::new(records.start);
+    let lane = |_| async {
+        let mut lane = Lane::new(workload);
+        while next.get() < records.end {
+            let record = next.replace(next.get() + 1);
+            let (key, value) = lane.pair(workload, &Op::load(record));
+            store.put(key, value).await?;
+        }
+        Ok(())
+    };
+    let mut result = Ok(());
+    lanes::run(lanes, (0..lanes).map(lane), |ended: Result<(), S::Error>| {
+        if let Err(error) = ended {
+            // The other lanes have nothing more to do either.
+            next.set(records.end);
+            result = Err(error);
+        }
+    })
+    .await;
+    result
 }
 
 /// The buffers that a lane reuses.
@@ -110,23 +222,26 @@ pub struct Lane {
     /// The key of its operation.
     pub key: Vec<u8>,
     value: Vec<u8>,
-    /// The buffer into which a GET puts the entry.
-    pub buf: Buf,
+    /// The buffer into which a GET of an engine's client puts the entry.
+    buf: Buf,
+    /// The value that a GET of a table has copied.
+    pub got: Vec<u8>,
 }
 
 impl Lane {
     /// With room for the workload's keys and values.
-    pub fn new(workload: &Workload) -> Self {
+    fn new(workload: &Workload) -> Self {
         Lane {
             key: vec![0; workload.key_size()],
             value: vec![0; workload.value_size()],
             buf: Buf::new(),
+            got: Vec::new(),
         }
     }
 
     /// Key and value of a PUT.
     #[inline]
-    pub fn pair(&mut self, workload: &Workload, op: &Op) -> (&[u8], &[u8]) {
+    fn pair(&mut self, workload: &Workload, op: &Op) -> (&[u8], &[u8]) {
         workload.write_key(op.record, &mut self.key);
         workload.write_value(op.record, op.version, &mut self.value);
         (&self.key, &self.value)

@@ -21,8 +21,7 @@ mod network;
 mod nodes;
 pub mod plan;
 pub mod simulated;
-pub mod store;
-pub mod traffic;
+mod traffic;
 
 use std::sync::atomic::AtomicBool;
 

@@ -16,9 +16,7 @@ use std::rc::Rc;
 use loch::simulated::Endpoint;
 use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::sim::{ProcessId, SimEndpoint, World};
-use loch_fabric::{
-    Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr, UnreliableWrites,
-};
+use loch_fabric::{Buf, Fabric, FabricError, Messages, RegionId, RemoteAddr, UnreliableWrites};
 
 use super::costs::Costs;
 
@@ -141,6 +139,21 @@ impl Host {
         Ok(())
     }
 
+    fn load_words(&self, at: RemoteAddr, out: &mut [u64]) -> Result<(), FabricError> {
+        for (word, out) in (0..).zip(out) {
+            *out = self.endpoint.load(at.add(word * 8))?;
+        }
+        Ok(())
+    }
+
+    /// The outcome of a READ, see [`answered`].
+    async fn answered_read<T>(&self, outcome: Result<impl Future<Output = T>, T>) -> T {
+        if outcome.is_err() {
+            self.let_pass().await;
+        }
+        answered(outcome).await
+    }
+
     /// Changes an own word in one step: no other process has a turn in it.
     fn exchange(&self, at: RemoteAddr, new: impl Fn(u64) -> u64) -> Result<u64, FabricError> {
         let old = self.endpoint.load(at)?;
@@ -160,6 +173,14 @@ impl Host {
     }
 }
 
+/// The outcome of a verb: that of another host's memory comes, that of the own is there.
+async fn answered<T>(outcome: Result<impl Future<Output = T>, T>) -> T {
+    match outcome {
+        Ok(far) => far.await,
+        Err(own) => own,
+    }
+}
+
 impl Fabric for Host {
     loch_fabric::pass_on!(
         caps counters is_mapped store_before store_after announce load_bytes reload raw posted
@@ -172,31 +193,14 @@ impl Fabric for Host {
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
     ) -> impl Future<Output = Result<(), FabricError>> + 'a {
-        let mut own = Ok(());
-        let far = if at.iter().all(|at| self.is_own(*at)) {
+        self.answered_read(if at.iter().all(|at| self.is_own(*at)) {
             self.charge_read(out.len() * 8);
             let each = out.len() / at.len();
-            for (at, out) in at.iter().zip(out.chunks_exact_mut(each)) {
-                for (word, out) in (0..).zip(out) {
-                    match self.endpoint.load(at.add(word * 8)) {
-                        Ok(word) => *out = word,
-                        Err(error) => own = Err(error),
-                    }
-                }
-            }
-            None
+            let mut reads = at.iter().zip(out.chunks_exact_mut(each));
+            Err(reads.try_for_each(|(at, out)| self.load_words(*at, out)))
         } else {
-            Some(self.endpoint.read_words(at, out))
-        };
-        async move {
-            match far {
-                Some(far) => far.await,
-                None => {
-                    self.let_pass().await;
-                    own
-                }
-            }
-        }
+            Ok(self.endpoint.read_words(at, out))
+        })
     }
 
     fn read_bucket(
@@ -214,9 +218,7 @@ impl Fabric for Host {
             }
             self.let_pass().await;
             let mut bucket = [0; BUCKET_WORDS_MAX];
-            for (word, out) in (0..).zip(&mut bucket[..words]) {
-                *out = self.endpoint.load(at.add(word * 8))?;
-            }
+            self.load_words(at, &mut bucket[..words])?;
             Ok(bucket)
         }
     }
@@ -231,19 +233,10 @@ impl Fabric for Host {
             self.charge_read(len);
             self.copy(at, len, &mut buf)
         });
-        let far = match own {
+        self.answered_read(match own {
             Some(done) => Err((buf, done)),
             None => Ok(self.endpoint.read(at, len, buf)),
-        };
-        async move {
-            match far {
-                Ok(far) => far.await,
-                Err(own) => {
-                    self.let_pass().await;
-                    own
-                }
-            }
-        }
+        })
     }
 
     fn read_word_and_bytes(
@@ -257,19 +250,10 @@ impl Fabric for Host {
             self.charge_read(len + 8);
             self.copy(at, len, &mut buf).and_then(|()| self.endpoint.load(word))
         });
-        let far = match own {
+        self.answered_read(match own {
             Some(done) => Err((buf, done)),
             None => Ok(self.endpoint.read_word_and_bytes(word, at, len, buf)),
-        };
-        async move {
-            match far {
-                Ok(far) => far.await,
-                Err(own) => {
-                    self.let_pass().await;
-                    own
-                }
-            }
-        }
+        })
     }
 
     fn compare_swap(
@@ -278,15 +262,10 @@ impl Fabric for Host {
         expect: u64,
         new: u64,
     ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
-        let own =
-            self.is_own(at).then(|| self.exchange(at, |old| if old == expect { new } else { old }));
-        let far = own.is_none().then(|| self.endpoint.compare_swap(at, expect, new));
-        async move {
-            match far {
-                Some(far) => far.await,
-                None => own.expect("it is one or the other"),
-            }
-        }
+        answered(match self.is_own(at) {
+            true => Err(self.exchange(at, |old| if old == expect { new } else { old })),
+            false => Ok(self.endpoint.compare_swap(at, expect, new)),
+        })
     }
 
     fn fetch_add(
@@ -294,14 +273,10 @@ impl Fabric for Host {
         at: RemoteAddr,
         add: u64,
     ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
-        let own = self.is_own(at).then(|| self.exchange(at, |old| old.wrapping_add(add)));
-        let far = own.is_none().then(|| self.endpoint.fetch_add(at, add));
-        async move {
-            match far {
-                Some(far) => far.await,
-                None => own.expect("it is one or the other"),
-            }
-        }
+        answered(match self.is_own(at) {
+            true => Err(self.exchange(at, |old| old.wrapping_add(add))),
+            false => Ok(self.endpoint.fetch_add(at, add)),
+        })
     }
 
     fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
@@ -319,18 +294,12 @@ impl Fabric for Host {
         buf: Buf,
     ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
         self.charge_reply(at);
-        let far = if self.is_own(at) {
+        answered(if self.is_own(at) {
             let done = self.endpoint.store(at, &[&buf]);
             Err((buf, done))
         } else {
             Ok(self.endpoint.write(at, buf))
-        };
-        async move {
-            match far {
-                Ok(far) => far.await,
-                Err(own) => own,
-            }
-        }
+        })
     }
 
     fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
@@ -360,17 +329,7 @@ impl Fabric for Host {
 impl Messages for Host {
     type Peer = ProcessId;
 
-    fn message_bytes_max(&self) -> usize {
-        self.endpoint.message_bytes_max()
-    }
-
-    fn address(&self) -> MessageAddress {
-        self.endpoint.address()
-    }
-
-    fn peer(&self, address: &MessageAddress) -> Result<ProcessId, FabricError> {
-        self.endpoint.peer(address)
-    }
+    loch_fabric::pass_on!(message_bytes_max address peer try_receive => endpoint);
 
     fn send_all(&self, messages: &[(ProcessId, &[u8])]) -> Result<(), FabricError> {
         self.turn.worked.set(true);
@@ -380,10 +339,6 @@ impl Messages for Host {
         }
         self.occupy_card(messages.iter().map(|(_, message)| message.len()));
         self.endpoint.send_all(messages)
-    }
-
-    fn try_receive(&self, buf: Buf) -> Result<(ProcessId, Buf), Buf> {
-        self.endpoint.try_receive(buf)
     }
 }
 

@@ -42,8 +42,7 @@ use loch_fabric::sim::{Faults, ProcessId, World};
 use self::design::{Design, Meter, Seat, Slots};
 use self::host::Card;
 use self::table::Table;
-use super::store::load_batch;
-use super::traffic;
+use super::lane::{load_batch, operate};
 use crate::error::TargetError;
 use crate::measure::{Budget, Run, Ticks};
 use crate::measured::{ClientReport, Measured, merge};
@@ -461,15 +460,13 @@ async fn run<S: Kv>(
     lanes: usize,
 ) -> Ended {
     let run = Run::begin(&workload, &trace, &clock, number, budget, 1);
-    let retries = store.retries();
-    let mut refusal = RefCell::new(None);
-    let traffic = traffic::count(&*store, &run, lanes, &refusal).await?;
-    run.retried(store.retries() - retries);
-    let refusal = refusal.get_mut().take().map(|error| error.to_string());
+    let sums = Cell::new(Traffic::default());
+    let refusal = operate(&*store, &run, lanes, Some(&sums)).await?;
+    let refusal = refusal.map(|error| error.to_string());
     let (seconds, tally, gets, puts) = run.end();
     let (get_ns, put_ns) = (pack(&gets), pack(&puts));
     let report = ClientReport { seconds, cpu_s: 0.0, tally, get_ns, put_ns, refusal };
-    Ok((number, report, traffic))
+    Ok((number, report, sums.get()))
 }
 
 #[cfg(test)]
