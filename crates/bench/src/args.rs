@@ -15,7 +15,7 @@ use crate::spec::{
     Dist, KEY_SIZE_MAX, KEY_SIZE_MIN, LANES_MAX, PROCESSES_MAX, RECORDS_MAX, Spec, Stop,
     VALUE_SIZE_MAX,
 };
-use crate::system::{Capabilities, Engine, EngineChoice, Fabric, Hardware, Peer};
+use crate::system::{Capabilities, Engine, Fabric, Hardware, Peer, engine_choice};
 
 /// Default length of the measurement, in seconds: on the simulator of virtual time, which takes
 /// about a second of real time for ten clients.
@@ -36,8 +36,9 @@ const SECONDS_DEFAULT_SIMULATED: f64 = 0.01;
 pub struct BenchArgs {
     /// Engines to measure.
     #[arg(long, value_name = "E", value_delimiter = ',', default_value = "nessie")]
+    #[arg(value_parser = engine_choice)]
     #[arg(help = format!("Engines to measure: {}, or none", Engine::names()))]
-    pub engine: Vec<EngineChoice>,
+    pub engine: Vec<Option<Engine>>,
     /// Stores to measure beside Loch: memcached, redis, lmdb
     #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]
     pub peer: Vec<Peer>,
@@ -207,14 +208,8 @@ impl WorkloadArgs {
     }
 }
 
-fn engines(choices: &[EngineChoice]) -> Result<Vec<Engine>, BenchError> {
-    let engines: Vec<Engine> = choices
-        .iter()
-        .filter_map(|choice| match choice {
-            EngineChoice::None => None,
-            EngineChoice::Engine(engine) => Some(*engine),
-        })
-        .collect();
+fn engines(choices: &[Option<Engine>]) -> Result<Vec<Engine>, BenchError> {
+    let engines: Vec<Engine> = choices.iter().flatten().copied().collect();
     if !engines.is_empty() && engines.len() < choices.len() {
         return Err(BenchError::usage("--engine none cannot stand beside engines: drop one"));
     }

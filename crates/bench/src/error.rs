@@ -172,6 +172,11 @@ pub enum TargetError {
 }
 
 impl TargetError {
+    /// Why a store cannot do `action`.
+    pub fn lost<E: ToString>(store: &'static str, action: &'static str) -> impl Fn(E) -> Self {
+        move |error| TargetError::Lost { store, action, reason: error.to_string() }
+    }
+
     /// Whether the bench goes on without this store.
     pub fn is_skip(&self) -> bool {
         matches!(self, TargetError::NotInstalled { .. } | TargetError::Unsuitable { .. })

@@ -44,25 +44,26 @@ pub fn measure(
     progress.phase("starting", None);
     let service =
         system.start(spec, interrupted).map_err(|error| interrupted_or(error, interrupted))?;
-    let mut fleet = Fleet::start(system.name(), spec.clients, interrupted)?;
-    open(&mut fleet, system, spec, &service.endpoint())?;
+    let fleet = Fleet::start(system.name(), spec.clients, interrupted)?;
+    let mut harness = Harness { fleet, spec, progress };
+    harness.open(system, &service.endpoint())?;
     if spec.attach.as_ref().is_none_or(|attach| attach.loads) {
-        load(&mut fleet, spec, progress)?;
+        harness.load()?;
     }
     let hogs = Hogs::start(spec.background_hogs)?;
-    prepare(&mut fleet, spec, progress)?;
-    let tuning = tune(&mut fleet, service.as_ref(), spec, progress)?;
+    harness.prepare()?;
+    let tuning = harness.tune(service.as_ref())?;
 
-    let offered = offered(&mut fleet, spec, progress)?;
+    let offered = harness.offered()?;
 
     let server_cpu_before = service.cpu_seconds();
-    let reports = run(&mut fleet, spec, offered, progress)?;
+    let reports = harness.run(offered)?;
     let server_cpu_after = service.cpu_seconds();
     drop(hogs);
 
-    let traffic = count(&mut fleet, spec, progress)?;
-    let limit_ops_per_s = limit(&mut fleet, progress)?;
-    fleet.finish();
+    let traffic = harness.count()?;
+    let limit_ops_per_s = harness.limit()?;
+    harness.fleet.finish();
     let mut measured = merge(&reports);
     measured.traffic = traffic;
     measured.server_cpu_s = server_cpu_after.zip(server_cpu_before).map(|(end, begin)| end - begin);
@@ -77,205 +78,177 @@ fn interrupted_or(error: TargetError, interrupted: &AtomicBool) -> BenchError {
     if interrupted.load(Ordering::Relaxed) { BenchError::Interrupted } else { error.into() }
 }
 
-fn open(
-    fleet: &mut Fleet<'_>,
-    system: &dyn System,
-    spec: &Spec,
-    endpoint: &Endpoint,
-) -> Result<(), BenchError> {
-    for client in 0..spec.clients {
-        let open = Open {
-            system: system.name().into(),
-            spec: spec.clone(),
-            endpoint: endpoint.clone(),
-            client,
+/// A system's clients, and the phases through which they go.
+struct Harness<'a> {
+    fleet: Fleet<'a>,
+    spec: &'a Spec,
+    progress: &'a Progress,
+}
+
+impl Harness<'_> {
+    fn open(&mut self, system: &dyn System, endpoint: &Endpoint) -> Result<(), BenchError> {
+        for client in 0..self.spec.clients {
+            let open = Open {
+                system: system.name().into(),
+                spec: self.spec.clone(),
+                endpoint: endpoint.clone(),
+                client,
+            };
+            self.fleet.tell(client as usize, &ToClient::Open(Box::new(open)))?;
+        }
+        let opening = Phase { limit: Some(OPEN_LIMIT), ..self.phase("connecting") };
+        self.answers(&opening, |answer| matches!(answer, FromClient::Opened).then_some(()))?;
+        Ok(())
+    }
+
+    /// Every client stores an equal part of the records.
+    fn load(&mut self) -> Result<(), BenchError> {
+        let Spec { records, clients, .. } = *self.spec;
+        self.progress.phase("loading", Some(records));
+        for client in 0..clients {
+            let begin = |client| part(records, client, clients);
+            let load = ToClient::Load(begin(client)..begin(client + 1));
+            self.fleet.tell(client as usize, &load)?;
+        }
+        let mut stored = vec![0; clients as usize];
+        let loading = self.phase("loading");
+        self.fleet.gather(&loading, |client, answer| match answer {
+            FromClient::Loading(records) => {
+                stored[client] = records;
+                self.progress.at(stored.iter().sum());
+                Step::More
+            }
+            FromClient::Loaded => Step::Finished,
+            _ => Step::Unexpected,
+        })
+    }
+
+    fn prepare(&mut self) -> Result<(), BenchError> {
+        self.progress.phase("warming up", None);
+        self.fleet.tell_all(&ToClient::Prepare)?;
+        let warming_up = self.phase("warming up");
+        self.answers(&warming_up, |answer| matches!(answer, FromClient::Ready).then_some(()))?;
+        Ok(())
+    }
+
+    /// Tries the ways to share cores, and leaves all processes in the best one.
+    fn tune(&mut self, service: &dyn Service) -> Result<Option<Tuning>, BenchError> {
+        if service.tunings().is_empty() {
+            return Ok(None);
+        }
+        self.progress.phase("tuning", None);
+        let cores = Cores::of_this_thread().map_err(BenchError::os("find the cores"))?;
+        // Operations a second of all clients together.
+        let mut try_out = |tuning| {
+            service.place(&cores, tuning).map_err(BenchError::os("place the server"))?;
+            self.speed(&ToClient::Try(tuning), "tuning")
         };
-        fleet.tell(client as usize, &ToClient::Open(Box::new(open)))?;
-    }
-    fleet.gather(&Phase { limit: Some(OPEN_LIMIT), ..phase("connecting", spec) }, |_, answer| {
-        finished_if(matches!(answer, FromClient::Opened))
-    })
-}
-
-/// Every client stores an equal part of the records.
-fn load(fleet: &mut Fleet<'_>, spec: &Spec, progress: &Progress) -> Result<(), BenchError> {
-    progress.phase("loading", Some(spec.records));
-    for client in 0..spec.clients {
-        let begin = |client| part(spec.records, client, spec.clients);
-        fleet.tell(client as usize, &ToClient::Load(begin(client)..begin(client + 1)))?;
-    }
-    let mut stored = vec![0; spec.clients as usize];
-    fleet.gather(&phase("loading", spec), |client, answer| match answer {
-        FromClient::Loading(records) => {
-            stored[client] = records;
-            progress.at(stored.iter().sum());
-            Step::More
+        let mut best = (0.0, Tuning::Free);
+        let mut tried = vec![[0.0; TRIALS]; service.tunings().len()];
+        for trial in 0..TRIALS {
+            for (tuning, ops_per_s) in service.tunings().iter().zip(&mut tried) {
+                ops_per_s[trial] = try_out(*tuning)?;
+            }
         }
-        FromClient::Loaded => Step::Finished,
-        _ => Step::Unexpected,
-    })
-}
-
-fn prepare(fleet: &mut Fleet<'_>, spec: &Spec, progress: &Progress) -> Result<(), BenchError> {
-    progress.phase("warming up", None);
-    fleet.tell_all(&ToClient::Prepare)?;
-    fleet.gather(&phase("warming up", spec), |_, answer| {
-        finished_if(matches!(answer, FromClient::Ready))
-    })
-}
-
-/// Tries the ways to share cores, and leaves all processes in the best one.
-fn tune(
-    fleet: &mut Fleet<'_>,
-    service: &dyn Service,
-    spec: &Spec,
-    progress: &Progress,
-) -> Result<Option<Tuning>, BenchError> {
-    if service.tunings().is_empty() {
-        return Ok(None);
-    }
-    progress.phase("tuning", None);
-    let cores = Cores::of_this_thread().map_err(BenchError::os("find the cores"))?;
-    let mut best = (0.0, Tuning::Free);
-    let mut tried = vec![[0.0; TRIALS]; service.tunings().len()];
-    for trial in 0..TRIALS {
         for (tuning, ops_per_s) in service.tunings().iter().zip(&mut tried) {
-            ops_per_s[trial] = try_out(fleet, service, &cores, spec, *tuning)?;
+            ops_per_s.sort_by(f64::total_cmp);
+            let median = ops_per_s[TRIALS / 2];
+            if median > best.0 {
+                best = (median, *tuning);
+            }
+        }
+        try_out(best.1)?;
+        Ok(Some(best.1))
+    }
+
+    /// Operations a second that should begin, in an open loop.
+    fn offered(&mut self) -> Result<Option<f64>, BenchError> {
+        match self.spec.rate {
+            None => Ok(None),
+            Some(Rate::PerSecond(per_s)) => Ok(Some(per_s)),
+            Some(Rate::Percent(percent)) => {
+                self.progress.phase("probing", None);
+                let full = self.speed(&ToClient::Probe, "probing")?;
+                Ok(Some(full * percent / 100.0))
+            }
         }
     }
-    for (tuning, ops_per_s) in service.tunings().iter().zip(&mut tried) {
-        ops_per_s.sort_by(f64::total_cmp);
-        let median = ops_per_s[TRIALS / 2];
-        if median > best.0 {
-            best = (median, *tuning);
-        }
+
+    /// Operations a second of all clients together, in a run of this kind.
+    fn speed(&mut self, kind: &ToClient, name: &'static str) -> Result<f64, BenchError> {
+        self.fleet.tell_all(kind)?;
+        let speeds = self.answers(&self.phase(name), |answer| match answer {
+            FromClient::Tried(ops_per_s) => Some(ops_per_s),
+            _ => None,
+        })?;
+        Ok(speeds.iter().sum())
     }
-    try_out(fleet, service, &cores, spec, best.1)?;
-    Ok(Some(best.1))
-}
 
-/// Operations a second of all clients together.
-fn try_out(
-    fleet: &mut Fleet<'_>,
-    service: &dyn Service,
-    cores: &Cores,
-    spec: &Spec,
-    tuning: Tuning,
-) -> Result<f64, BenchError> {
-    service.place(cores, tuning).map_err(BenchError::os("place the server"))?;
-    speed(fleet, &ToClient::Try(tuning), "tuning", spec)
-}
-
-/// Operations a second that should begin, in an open loop.
-fn offered(
-    fleet: &mut Fleet<'_>,
-    spec: &Spec,
-    progress: &Progress,
-) -> Result<Option<f64>, BenchError> {
-    match spec.rate {
-        None => Ok(None),
-        Some(Rate::PerSecond(per_s)) => Ok(Some(per_s)),
-        Some(Rate::Percent(percent)) => {
-            progress.phase("probing", None);
-            let full = speed(fleet, &ToClient::Probe, "probing", spec)?;
-            Ok(Some(full * percent / 100.0))
-        }
+    fn run(&mut self, offered: Option<f64>) -> Result<Vec<ClientReport>, BenchError> {
+        let length = match self.spec.stop {
+            Stop::Seconds(seconds) => Some(Duration::from_secs_f64(seconds)),
+            Stop::Ops(_) => None,
+        };
+        let progress = self.progress;
+        progress.phase("measuring", length.map(|length| length.as_millis() as u64));
+        let tick = |elapsed: Duration| {
+            if length.is_some() {
+                progress.at(elapsed.as_millis() as u64);
+            }
+        };
+        let limit = length.map(|length| length + GRACE);
+        let measuring = Phase { limit, tick: &tick, ..self.phase("measuring") };
+        let of_each = offered.map(|per_s| per_s / f64::from(self.spec.clients));
+        self.fleet.tell_all(&ToClient::Go(of_each))?;
+        self.answers(&measuring, |answer| match answer {
+            FromClient::Done(report) => Some(*report),
+            _ => None,
+        })
     }
-}
 
-/// Operations a second of all clients together, in a run of this kind.
-fn speed(
-    fleet: &mut Fleet<'_>,
-    kind: &ToClient,
-    name: &'static str,
-    spec: &Spec,
-) -> Result<f64, BenchError> {
-    fleet.tell_all(kind)?;
-    let mut sum = 0.0;
-    fleet.gather(&phase(name, spec), |_, answer| match answer {
-        FromClient::Tried(ops_per_s) => {
-            sum += ops_per_s;
-            Step::Finished
-        }
-        _ => Step::Unexpected,
-    })?;
-    Ok(sum)
-}
+    /// The traffic of all clients' operations, if there is a fabric.
+    fn count(&mut self) -> Result<Option<Traffic>, BenchError> {
+        self.progress.phase("counting", None);
+        self.fleet.tell_all(&ToClient::Count)?;
+        let counted = self.answers(&self.phase("counting"), |answer| match answer {
+            FromClient::Counted(traffic) => Some(traffic),
+            _ => None,
+        })?;
+        let mut sum: Option<Traffic> = None;
+        counted.into_iter().flatten().for_each(|one| sum.get_or_insert_default().add(one));
+        Ok(sum)
+    }
 
-fn run(
-    fleet: &mut Fleet<'_>,
-    spec: &Spec,
-    offered: Option<f64>,
-    progress: &Progress,
-) -> Result<Vec<ClientReport>, BenchError> {
-    let length = match spec.stop {
-        Stop::Seconds(seconds) => Some(Duration::from_secs_f64(seconds)),
-        Stop::Ops(_) => None,
-    };
-    progress.phase("measuring", length.map(|length| length.as_millis() as u64));
-    let tick = |elapsed: Duration| {
-        if length.is_some() {
-            progress.at(elapsed.as_millis() as u64);
-        }
-    };
-    let measuring = Phase {
-        limit: length.map(|length| length + GRACE),
-        tick: &tick,
-        ..phase("measuring", spec)
-    };
-    let of_each = offered.map(|per_s| per_s / f64::from(spec.clients));
-    fleet.tell_all(&ToClient::Go(of_each))?;
-    let mut reports = Vec::new();
-    fleet.gather(&measuring, |_, answer| match answer {
-        FromClient::Done(report) => {
-            reports.push(*report);
-            Step::Finished
-        }
-        _ => Step::Unexpected,
-    })?;
-    Ok(reports)
-}
+    /// The first client's result stands for all: the loop is single-threaded.
+    fn limit(&mut self) -> Result<Option<f64>, BenchError> {
+        self.progress.phase("measuring the bare loop", None);
+        self.fleet.tell(0, &ToClient::Limit)?;
+        let alone = Phase { clients: 1, ..self.phase("measuring the bare loop") };
+        let limits = self.answers(&alone, |answer| match answer {
+            FromClient::Limit(ops_per_s) => Some(ops_per_s),
+            _ => None,
+        })?;
+        Ok(limits[0])
+    }
 
-/// The traffic of all clients' operations, if there is a fabric.
-fn count(
-    fleet: &mut Fleet<'_>,
-    spec: &Spec,
-    progress: &Progress,
-) -> Result<Option<Traffic>, BenchError> {
-    progress.phase("counting", None);
-    fleet.tell_all(&ToClient::Count)?;
-    let mut sum: Option<Traffic> = None;
-    fleet.gather(&phase("counting", spec), |_, answer| match answer {
-        FromClient::Counted(None) => Step::Finished,
-        FromClient::Counted(Some(traffic)) => {
-            sum.get_or_insert_default().add(traffic);
-            Step::Finished
-        }
-        _ => Step::Unexpected,
-    })?;
-    Ok(sum)
-}
+    /// The one answer of each client, which `pick` knows.
+    fn answers<T>(
+        &mut self,
+        phase: &Phase<'_>,
+        pick: impl Fn(FromClient) -> Option<T>,
+    ) -> Result<Vec<T>, BenchError> {
+        let mut picked = Vec::new();
+        self.fleet.gather(phase, |_, answer| match pick(answer) {
+            Some(answer) => {
+                picked.push(answer);
+                Step::Finished
+            }
+            None => Step::Unexpected,
+        })?;
+        Ok(picked)
+    }
 
-/// The first client's result stands for all: the loop is single-threaded.
-fn limit(fleet: &mut Fleet<'_>, progress: &Progress) -> Result<Option<f64>, BenchError> {
-    progress.phase("measuring the bare loop", None);
-    fleet.tell(0, &ToClient::Limit)?;
-    let mut limit = None;
-    let alone = Phase { name: "measuring the bare loop", clients: 1, limit: None, tick: &|_| () };
-    fleet.gather(&alone, |_, answer| match answer {
-        FromClient::Limit(ops_per_s) => {
-            limit = ops_per_s;
-            Step::Finished
-        }
-        _ => Step::Unexpected,
-    })?;
-    Ok(limit)
-}
-
-fn phase(name: &'static str, spec: &Spec) -> Phase<'static> {
-    Phase { name, clients: spec.clients as usize, limit: None, tick: &|_| () }
-}
-
-fn finished_if(expected: bool) -> Step {
-    if expected { Step::Finished } else { Step::Unexpected }
+    fn phase(&self, name: &'static str) -> Phase<'static> {
+        Phase { name, clients: self.spec.clients as usize, limit: None, tick: &|_| () }
+    }
 }

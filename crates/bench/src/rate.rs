@@ -22,7 +22,7 @@ const PERCENT_MAX: f64 = 100.0;
 
 /// How many operations begin, of all clients together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[serde(rename_all = "kebab-case")]
 pub enum Rate {
     /// In a second.
     PerSecond(f64),
@@ -58,20 +58,6 @@ impl fmt::Display for Rate {
             Rate::PerSecond(number) => write!(f, "{number}"),
             Rate::Percent(number) => write!(f, "{number}%"),
         }
-    }
-}
-
-impl From<Rate> for String {
-    fn from(rate: Rate) -> String {
-        rate.to_string()
-    }
-}
-
-impl TryFrom<String> for Rate {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 

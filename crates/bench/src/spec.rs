@@ -27,7 +27,7 @@ pub const PROCESSES_MAX: u32 = 1024;
 
 /// How keys are picked.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[serde(rename_all = "kebab-case")]
 pub enum Dist {
     /// Every record equally often.
     Uniform,
@@ -127,19 +127,5 @@ impl fmt::Display for Dist {
             Dist::Uniform => f.write_str("uniform"),
             Dist::Zipf(theta) => write!(f, "zipf:{theta}"),
         }
-    }
-}
-
-impl From<Dist> for String {
-    fn from(dist: Dist) -> String {
-        dist.to_string()
-    }
-}
-
-impl TryFrom<String> for Dist {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }

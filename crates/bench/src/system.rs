@@ -65,15 +65,6 @@ pub enum Peer {
     Lmdb,
 }
 
-/// One value of `--engine`: an engine, or `none` to run only peers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EngineChoice {
-    /// `none`.
-    None,
-    /// A Loch engine.
-    Engine(Engine),
-}
-
 /// The options of the bench that apply to a system on Loch's fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
@@ -254,13 +245,7 @@ impl Peer {
     }
 }
 
-impl FromStr for EngineChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "none" {
-            return Ok(EngineChoice::None);
-        }
-        text.parse().map(EngineChoice::Engine)
-    }
+/// The argument of `--engine`: an engine, or `none`.
+pub fn engine_choice(text: &str) -> Result<Option<Engine>, String> {
+    if text == "none" { Ok(None) } else { text.parse().map(Some) }
 }

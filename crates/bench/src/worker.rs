@@ -38,15 +38,18 @@ pub fn serve(systems: &[&dyn System]) -> io::Result<()> {
     let mut client = None;
     for line in io::stdin().lock().lines() {
         let answer = serde_json::from_str(&line?)
-            .map_err(|error| format!("not a message of this version: {error}"))
+            .map_err(|error| format!("not a message of this version: {error}").into())
             .and_then(|message| answer(&mut client, systems, message, &mut output));
         match answer {
             Ok(answer) => say(&mut output, &answer)?,
-            Err(reason) => return say(&mut output, &FromClient::Failed(reason)),
+            Err(reason) => return say(&mut output, &FromClient::Failed(reason.to_string())),
         }
     }
     Ok(())
 }
+
+/// Why a client gives up.
+type Failure = Box<dyn std::error::Error>;
 
 /// A connected client.
 struct Client {
@@ -64,7 +67,7 @@ fn answer(
     systems: &[&dyn System],
     message: ToClient,
     output: &mut impl Write,
-) -> Result<FromClient, String> {
+) -> Result<FromClient, Failure> {
     let client = match message {
         ToClient::Open(open) => {
             *client = Some(Client::open(*open, systems)?);
@@ -79,10 +82,7 @@ fn answer(
                 // If the bench is gone, reading the next line shows it.
                 let _ = say(output, &FromClient::Loading(done));
             };
-            client
-                .target
-                .load(&client.workload, records, &mut progress)
-                .map_err(|error| error.to_string())?;
+            client.target.load(&client.workload, records, &mut progress)?;
             Ok(FromClient::Loaded)
         }
         ToClient::Prepare => {
@@ -97,21 +97,18 @@ fn answer(
             Ok(FromClient::Done(report.into()))
         }
         ToClient::Count => client.count().map(FromClient::Counted),
-        ToClient::Limit => client
-            .target
-            .limit_ops_per_s(&client.workload, &client.trace)
-            .map(FromClient::Limit)
-            .map_err(|error| error.to_string()),
+        ToClient::Limit => {
+            let limit = client.target.limit_ops_per_s(&client.workload, &client.trace)?;
+            Ok(FromClient::Limit(limit))
+        }
     }
 }
 
 impl Client {
-    fn open(open: Open, systems: &[&dyn System]) -> Result<Self, String> {
+    fn open(open: Open, systems: &[&dyn System]) -> Result<Self, Failure> {
         let system = systems.iter().find(|system| system.name() == open.system);
         let system = system.ok_or_else(|| format!("no system {}", open.system))?;
-        let target = system
-            .connect(&open.spec, &open.endpoint, open.client)
-            .map_err(|error| error.to_string())?;
+        let target = system.connect(&open.spec, &open.endpoint, open.client)?;
         Ok(Client {
             workload: Workload::new(&open.spec),
             number: open.client,
@@ -119,7 +116,7 @@ impl Client {
             target,
             clock: Clock::new(),
             trace: Trace::Narrow(Vec::new()),
-            cores: Cores::of_this_thread().map_err(|error| error.to_string())?,
+            cores: Cores::of_this_thread()?,
         })
     }
 
@@ -129,23 +126,23 @@ impl Client {
     }
 
     /// Runs for a moment with one way to share cores, and stays in it.
-    fn try_out(&mut self, tuning: Tuning) -> Result<f64, String> {
-        self.cores.place_this_thread(tuning).map_err(|error| error.to_string())?;
+    fn try_out(&mut self, tuning: Tuning) -> Result<f64, Failure> {
+        self.cores.place_this_thread(tuning)?;
         self.target.set_spinning(tuning == Tuning::Spinning);
         self.ops_per_s(TRIAL_NS)
     }
 
     /// The rate of a closed loop, as in a measured phase of the same length.
-    fn probe(&mut self) -> Result<f64, String> {
+    fn probe(&mut self) -> Result<f64, Failure> {
         self.ops_per_s(self.budget().ns.min(PROBE_NS_MAX))
     }
 
-    fn ops_per_s(&mut self, ns: u64) -> Result<f64, String> {
+    fn ops_per_s(&mut self, ns: u64) -> Result<f64, Failure> {
         let report = self.run(Budget { ops: u64::MAX, ns }, None)?;
         Ok((report.tally.gets + report.tally.puts) as f64 / report.seconds)
     }
 
-    fn count(&mut self) -> Result<Option<Traffic>, String> {
+    fn count(&mut self) -> Result<Option<Traffic>, Failure> {
         let budget = Budget { ops: self.budget().ops.min(COUNT_OPS_MAX), ns: COUNT_NS_MAX };
         let run = Run::begin(
             &self.workload,
@@ -155,26 +152,27 @@ impl Client {
             budget,
             COUNT_OPS_MAX as u32,
         );
-        self.target.traffic(&run).map_err(|error| error.to_string())
+        Ok(self.target.traffic(&run)?)
     }
 
     /// Runs in a closed loop, or in an open loop of `per_s` operations a second.
-    fn run(&mut self, budget: Budget, per_s: Option<f64>) -> Result<ClientReport, String> {
+    fn run(&mut self, budget: Budget, per_s: Option<f64>) -> Result<ClientReport, Failure> {
         let arrivals = per_s.map(|per_s| Arrivals::new(self.spec.seed, self.number, per_s));
         if arrivals.is_some() {
-            set_current_timer_slack(Some(TIMER_SLACK)).map_err(|error| error.to_string())?;
+            set_current_timer_slack(Some(TIMER_SLACK))?;
         }
         let cpu_s = cpu_seconds();
         let every = self.target.time_every();
         let run = Run::begin(&self.workload, &self.trace, &self.clock, self.number, budget, every);
         let run = run.arriving(arrivals);
-        self.target.run(&run).map_err(|error| error.to_string())?;
+        self.target.run(&run)?;
         let (seconds, tally, gets, puts) = run.end();
         if tally.wrong_values > 0 {
             return Err(format!(
                 "{} of {} values read are not what was written for their keys",
                 tally.wrong_values, tally.get_hits
-            ));
+            )
+            .into());
         }
         Ok(ClientReport {
             seconds,

@@ -13,7 +13,7 @@ use lmdb::{
 };
 use tempfile::TempDir;
 
-use super::{Endpoint, Service, Target};
+use super::{DIR_PREFIX, Endpoint, Service, Target, check_key_size};
 use crate::error::TargetError;
 use crate::measure::{Kind, Op, Outcome, Run};
 use crate::spec::Spec;
@@ -43,24 +43,10 @@ pub struct Home {
 impl Home {
     /// Makes a private directory, in memory if the host has such a directory.
     pub fn create(spec: &Spec) -> Result<Self, TargetError> {
-        if spec.key_size > KEY_SIZE_MAX {
-            return Err(TargetError::Unsuitable {
-                peer: NAME,
-                reason: format!(
-                    "--key-size {} is above its limit of {KEY_SIZE_MAX} bytes",
-                    spec.key_size
-                ),
-            });
-        }
-        let builder = || {
-            let mut builder = tempfile::Builder::new();
-            builder.prefix("loch-bench-");
-            builder
-        };
-        let dir = builder()
-            .tempdir_in(MEMORY_DIR)
-            .or_else(|_| builder().tempdir())
-            .map_err(|error| lost("make its directory", error))?;
+        check_key_size(NAME, spec, KEY_SIZE_MAX)?;
+        let dir = TempDir::with_prefix_in(DIR_PREFIX, MEMORY_DIR)
+            .or_else(|_| TempDir::with_prefix(DIR_PREFIX))
+            .map_err(TargetError::lost(NAME, "make its directory"))?;
         Ok(Home { dir })
     }
 }
@@ -95,9 +81,9 @@ impl Lmdb {
     /// Opens the environment, making it if this client is the first.
     pub fn open(spec: &Spec, endpoint: &Endpoint) -> Result<Self, TargetError> {
         let environment = environment(spec, &endpoint.paths[0])
-            .map_err(|error| lost("open its environment", error))?;
+            .map_err(TargetError::lost(NAME, "open its environment"))?;
         let database =
-            environment.open_db(None).map_err(|error| lost("open its database", error))?;
+            environment.open_db(None).map_err(TargetError::lost(NAME, "open its database"))?;
         let session = Session {
             database,
             lanes: spec.lanes,
@@ -121,7 +107,7 @@ impl Target for Lmdb {
             let end = records.end.min(next + LOAD_BATCH);
             self.session
                 .commit(&self.environment, workload, (next..end).map(Op::load))
-                .map_err(|error| lost("load a batch", error))?;
+                .map_err(TargetError::lost(NAME, "load a batch"))?;
             next = end;
             progress(next - records.start);
         }
@@ -131,7 +117,7 @@ impl Target for Lmdb {
     fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
         let result = self.session.run(&self.environment, run);
         self.session.waiting.clear();
-        result.map_err(|error| lost("run an operation", error))
+        result.map_err(TargetError::lost(NAME, "run an operation"))
     }
 
     fn time_every(&self) -> u32 {
@@ -230,10 +216,6 @@ fn environment(spec: &Spec, dir: &Path) -> Result<Environment, Error> {
         .set_map_size(map_bytes as usize)
         .set_max_readers(spec.clients + 64)
         .open(dir)
-}
-
-fn lost(action: &'static str, reason: impl ToString) -> TargetError {
-    TargetError::Lost { store: NAME, action, reason: reason.to_string() }
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::Endpoint;
 use super::pipeline::Pipeline;
 use super::protocol::{Parsed, Protocol, Reply, decimal, line, value};
 use super::server::{Server, ServerSetup, cores};
+use super::{Endpoint, check_key_size};
 use crate::error::TargetError;
 use crate::spec::Spec;
 
@@ -23,15 +23,7 @@ const MIB: u64 = 1 << 20;
 
 /// Starts a private memcached that evicts nothing.
 pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server, TargetError> {
-    if spec.key_size > KEY_SIZE_MAX {
-        return Err(TargetError::Unsuitable {
-            peer: NAME,
-            reason: format!(
-                "--key-size {} is above its limit of {KEY_SIZE_MAX} bytes",
-                spec.key_size
-            ),
-        });
-    }
+    check_key_size(NAME, spec, KEY_SIZE_MAX)?;
     let setup = ServerSetup { name: NAME, program: "memcached", package: "memcached" };
     setup.start(interrupted, |_, socket| arguments(spec, &socket.to_string_lossy()))
 }

@@ -32,6 +32,18 @@ use crate::trace::Trace;
 use crate::tuning::{Cores, Tuning};
 use crate::workload::Workload;
 
+/// How the names of temporary directories begin.
+const DIR_PREFIX: &str = "loch-bench-";
+
+/// Refuses keys that are longer than a peer takes.
+fn check_key_size(peer: &'static str, spec: &Spec, max: usize) -> Result<(), TargetError> {
+    if spec.key_size <= max {
+        return Ok(());
+    }
+    let reason = format!("--key-size {} is above its limit of {max} bytes", spec.key_size);
+    Err(TargetError::Unsuitable { peer, reason })
+}
+
 /// A store that can be measured: one row of a result.
 pub trait System: Sync {
     /// The name in results.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::starting::Starting;
-use super::{Endpoint, Service};
+use super::{DIR_PREFIX, Endpoint, Service};
 use crate::error::TargetError;
 use crate::process::{Owned, cpu_seconds, tied_command};
 use crate::tuning::{Cores, Tuning};
@@ -109,16 +109,11 @@ pub fn cores() -> usize {
 
 /// A directory whose sockets have short enough paths, also under a long `TMPDIR`.
 fn private_dir() -> std::io::Result<TempDir> {
-    let builder = || {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("loch-bench-");
-        builder
-    };
-    let dir = builder().tempdir()?;
+    let dir = TempDir::with_prefix(DIR_PREFIX)?;
     if dir.path().join("socket").as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
         return Ok(dir);
     }
-    builder().tempdir_in("/tmp")
+    TempDir::with_prefix_in(DIR_PREFIX, "/tmp")
 }
 
 /// Also looks in folders for servers, which are not on every `PATH`.

@@ -163,7 +163,7 @@ fn open(socket: &PathBuf, table: &str, options: &ConnectOptions) -> Result<Table
 }
 
 fn lost<E: Display>(engine: Engine, action: &'static str) -> impl Fn(E) -> TargetError {
-    move |error| TargetError::Lost { store: engine.name(), action, reason: error.to_string() }
+    TargetError::lost(engine.name(), action)
 }
 
 /// A table as the lanes use it.

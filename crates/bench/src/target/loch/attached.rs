@@ -98,11 +98,7 @@ fn ask(attach: &Attach) -> Result<ClusterInfo, TargetError> {
         ..ConnectOptions::default()
     };
     let cluster = Cluster::connect_with(&attach.socket, options);
-    cluster.map(|cluster| cluster.info()).map_err(|error| TargetError::Lost {
-        store: "loch",
-        action: "attach",
-        reason: error.to_string(),
-    })
+    cluster.map(|cluster| cluster.info()).map_err(TargetError::lost("loch", "attach"))
 }
 
 impl Attached {
