@@ -14,7 +14,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use loch_bench::args::BenchArgs;
 use loch_bench::subprocess::Subprocess;
 use tracing::level_filters::LevelFilter;
@@ -73,12 +73,14 @@ enum Command {
 
 fn main() -> ExitCode {
     outcome::end_on_panic();
-    let command = Cli::parse().command;
+    let matches = Cli::command().get_matches();
+    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     log_to_stderr(&command);
-    let name = command.name();
     command.run().map_or_else(
         |error| {
-            outcome::tell(name, &outcome::one_line(&error));
+            // The bench's own subprocesses, such as `bench-worker`, are `bench` for the user.
+            let name = matches.subcommand_name().and_then(|name| name.split('-').next());
+            outcome::tell(name.unwrap_or_default(), &outcome::one_line(&error));
             ExitCode::from(outcome::exit_code(&error))
         },
         ExitCode::from,
@@ -86,24 +88,6 @@ fn main() -> ExitCode {
 }
 
 impl Command {
-    fn name(&self) -> &'static str {
-        match self {
-            Command::Serve(_) => "serve",
-            Command::Put(_) => "put",
-            Command::Get(_) => "get",
-            Command::Delete(_) => "delete",
-            Command::Update(_) => "update",
-            Command::Reduce(_) => "reduce",
-            Command::Filter(_) => "filter",
-            Command::Stats(_) => "stats",
-            Command::Check(_) => "check",
-            Command::Doctor(_) => "doctor",
-            Command::Demo(_) => "demo",
-            Command::Bench(_) | Command::BenchSubprocess(_) => "bench",
-            Command::Completions(_) => "completions",
-        }
-    }
-
     fn run(self) -> Result<Answer> {
         match self {
             Command::Serve(args) => serve::run(args),

@@ -46,13 +46,8 @@ struct Checked {
 #[derive(Debug, Serialize)]
 struct TableChecked {
     table: String,
-    slots: u64,
-    values: u64,
-    tentative: u64,
-    moving: u64,
-    unshown: u64,
-    unshown_bytes: u64,
-    broken: Vec<String>,
+    #[serde(flatten)]
+    report: CheckReport,
 }
 
 /// Runs `loch check`.
@@ -69,7 +64,7 @@ pub fn run(args: &CheckArgs) -> Result<Answer> {
         let checking = || format!("cannot check table {name:?}");
         let table = cluster.table(&name).with_context(checking)?;
         let report = table.check().with_context(checking)?;
-        tables.push(TableChecked::new(name, report));
+        tables.push(TableChecked { table: name, report });
     }
     let ok = tables.iter().all(|t| t.is_good(args.leaks));
     let checked = Checked { ok, tables };
@@ -86,37 +81,20 @@ pub fn run(args: &CheckArgs) -> Result<Answer> {
 }
 
 impl TableChecked {
-    fn new(table: String, report: CheckReport) -> Self {
-        Self {
-            table,
-            slots: report.slots,
-            values: report.values,
-            tentative: report.tentative,
-            moving: report.moving,
-            unshown: report.unshown,
-            unshown_bytes: report.unshown_bytes,
-            broken: report.broken,
-        }
-    }
-
     fn is_good(&self, leaks_count: bool) -> bool {
-        self.broken.is_empty() && !(leaks_count && self.unshown > 0)
+        self.report.broken.is_empty() && !(leaks_count && self.report.unshown > 0)
     }
 
     fn in_words(&self) -> String {
+        let CheckReport { slots, values, tentative, moving, unshown, unshown_bytes, broken } =
+            &self.report;
         let mut text = format!(
-            "table {:?}: {} slots, {} values, {} tentative, {} moving, {} unshown entries ({} bytes), \
-             {} broken",
+            "table {:?}: {slots} slots, {values} values, {tentative} tentative, {moving} moving, \
+             {unshown} unshown entries ({unshown_bytes} bytes), {} broken",
             self.table,
-            self.slots,
-            self.values,
-            self.tentative,
-            self.moving,
-            self.unshown,
-            self.unshown_bytes,
-            self.broken.len()
+            broken.len()
         );
-        for broken in &self.broken {
+        for broken in broken {
             text.push_str("\n  ");
             text.push_str(broken);
         }
@@ -131,8 +109,8 @@ impl Checked {
     }
 
     fn verdict(&self) -> String {
-        let broken: usize = self.tables.iter().map(|t| t.broken.len()).sum();
-        let unshown: u64 = self.tables.iter().map(|t| t.unshown).sum();
+        let broken: usize = self.tables.iter().map(|t| t.report.broken.len()).sum();
+        let unshown: u64 = self.tables.iter().map(|t| t.report.unshown).sum();
         format!("{broken} broken invariants, {unshown} entries that no slot shows")
     }
 }
@@ -144,14 +122,9 @@ mod tests {
     #[test]
     fn leaks_count_when_they_are_asked_for_and_broken_invariants_always() {
         let table = |unshown, broken: &[&str]| {
-            TableChecked::new(
-                "t".into(),
-                CheckReport {
-                    unshown,
-                    broken: broken.iter().map(ToString::to_string).collect(),
-                    ..CheckReport::default()
-                },
-            )
+            let broken = broken.iter().map(ToString::to_string).collect();
+            let report = CheckReport { unshown, broken, ..CheckReport::default() };
+            TableChecked { table: "t".into(), report }
         };
         assert!(table(0, &[]).is_good(true));
         assert!(table(3, &[]).is_good(false));

@@ -1,12 +1,10 @@
 //! `loch stats`.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as Sheet};
-use loch::{ClusterInfo, NodeInfo, TableInfo, TableProtocol, Usage};
+use loch::{NodeInfo, TableInfo, TableProtocol, Usage};
 use serde::Serialize;
 
 use super::target::{Access, ClusterArgs};
@@ -34,56 +32,28 @@ pub struct StatsArgs {
 
 /// The state of the cluster, as printed in JSON.
 #[derive(Debug, Serialize)]
-struct Stats {
+struct Stats<'a> {
     /// Name of the node that was asked.
-    home: String,
-    nodes: Vec<NodeStats>,
-    tables: Vec<TableStats>,
+    home: &'a str,
+    nodes: &'a [NodeInfo],
+    tables: Vec<TableStats<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct NodeStats {
-    name: String,
-    socket: PathBuf,
-    /// Whether its process runs; its memory can be used even if it does not.
-    up: bool,
-    region_bytes: u64,
-    /// Identifies the memory. In hexadecimal: JSON's numbers are too short for it.
-    identity: String,
-    sessions: u32,
-    sessions_taken: u32,
-}
-
-#[derive(Debug, Serialize)]
-struct TableStats {
-    name: String,
-    engine: String,
-    /// The protocol that its clients follow.
-    protocol: TableProtocol,
-    /// Workers of each node that serve it.
-    workers: u16,
-    value_bytes_max: u64,
-    ways: u8,
-    bucket_slots: u8,
-    index_slots: u64,
-    index_bytes: u64,
-    data_bytes: u64,
+struct TableStats<'a> {
+    #[serde(flatten)]
+    info: &'a TableInfo,
     /// Entries in use, over all nodes.
     entries: u64,
-    usage: Vec<NodeUsage>,
+    usage: Vec<NodeUsage<'a>>,
 }
 
 /// The use of one node's part of a table.
 #[derive(Debug, Serialize)]
-struct NodeUsage {
-    node: String,
-    index_bytes: u64,
-    data_bytes: u64,
-    slab_bytes: u64,
-    entry_bytes: u64,
-    entries: u64,
-    leased_slabs: u64,
-    abandoned_slabs: u64,
+struct NodeUsage<'a> {
+    node: &'a str,
+    #[serde(flatten)]
+    usage: Usage,
 }
 
 /// Runs `loch stats`.
@@ -94,9 +64,10 @@ pub fn run(args: &StatsArgs) -> Result<Answer> {
     for table in &info.tables {
         let usage = cluster.table(&table.name).and_then(|t| t.usage());
         let usage = usage.with_context(|| format!("cannot look at table {:?}", table.name))?;
-        tables.push(TableStats::new(table, &info.nodes, &usage));
+        tables.push(TableStats::new(table, &info.nodes, usage));
     }
-    let stats = Stats::new(&info, tables);
+    let home = info.nodes.get(info.home).map_or("", |node| &node.name);
+    let stats = Stats { home, nodes: &info.nodes, tables };
     if args.json {
         output::json(&stats)?;
     } else {
@@ -105,16 +76,10 @@ pub fn run(args: &StatsArgs) -> Result<Answer> {
     Ok(Answer::Done)
 }
 
-impl Stats {
-    fn new(info: &ClusterInfo, tables: Vec<TableStats>) -> Self {
-        let nodes: Vec<NodeStats> = info.nodes.iter().map(NodeStats::new).collect();
-        let home = nodes.get(info.home).map(|node| node.name.clone());
-        Self { home: home.unwrap_or_default(), nodes, tables }
-    }
-
+impl Stats<'_> {
     fn in_words(&self) -> String {
         let mut nodes = sheet(&["NODE", "SOCKET", "PROCESS", "MEMORY", "SESSIONS"], 3);
-        for node in &self.nodes {
+        for node in self.nodes {
             nodes.add_row([
                 node.name.clone(),
                 node.socket.display().to_string(),
@@ -131,10 +96,10 @@ impl Stats {
             2,
         );
         for table in &self.tables {
-            for usage in &table.usage {
+            for NodeUsage { node, usage } in &table.usage {
                 tables.add_row([
-                    table.name.clone(),
-                    usage.node.clone(),
+                    table.info.name.clone(),
+                    (*node).to_owned(),
                     usage.entries.to_string(),
                     rounded(usage.entry_bytes),
                     rounded(usage.slab_bytes),
@@ -150,66 +115,32 @@ impl Stats {
     }
 }
 
-impl NodeStats {
-    fn new(node: &NodeInfo) -> Self {
-        Self {
-            name: node.name.clone(),
-            socket: node.socket.clone(),
-            up: node.up,
-            region_bytes: node.region_bytes,
-            identity: format!("{:016x}", node.identity),
-            sessions: node.sessions,
-            sessions_taken: node.sessions_taken,
-        }
-    }
-}
-
-impl TableStats {
-    fn new(table: &TableInfo, nodes: &[NodeInfo], usage: &[Usage]) -> Self {
-        let of_node = |(node, usage): (&NodeInfo, &Usage)| NodeUsage {
-            node: node.name.clone(),
-            index_bytes: usage.index_bytes,
-            data_bytes: usage.data_bytes,
-            slab_bytes: usage.slab_bytes,
-            entry_bytes: usage.entry_bytes,
-            entries: usage.entries,
-            leased_slabs: usage.leased_slabs,
-            abandoned_slabs: usage.abandoned_slabs,
-        };
-        Self {
-            name: table.name.clone(),
-            engine: table.engine.clone(),
-            protocol: table.protocol,
-            workers: table.workers,
-            value_bytes_max: table.value_bytes_max,
-            ways: table.ways,
-            bucket_slots: table.bucket_slots,
-            index_slots: table.index_slots,
-            index_bytes: table.index_bytes,
-            data_bytes: table.data_bytes,
-            entries: usage.iter().map(|usage| usage.entries).sum(),
-            usage: nodes.iter().zip(usage).map(of_node).collect(),
-        }
+impl<'a> TableStats<'a> {
+    fn new(info: &'a TableInfo, nodes: &'a [NodeInfo], usage: Vec<Usage>) -> Self {
+        let entries = usage.iter().map(|usage| usage.entries).sum();
+        let of_node = |(node, usage): (&'a NodeInfo, Usage)| NodeUsage { node: &node.name, usage };
+        Self { info, entries, usage: nodes.iter().zip(usage).map(of_node).collect() }
     }
 
     fn declaration(&self) -> String {
-        let work = match self.workers {
-            0 if self.protocol == TableProtocol::Published => " by the published protocol".into(),
+        let info = self.info;
+        let work = match info.workers {
+            0 if info.protocol == TableProtocol::Published => " by the published protocol".into(),
             0 => String::new(),
             1 => " with 1 worker a node".into(),
             workers => format!(" with {workers} workers a node"),
         };
-        let buckets = match self.ways {
+        let buckets = match info.ways {
             0 => String::new(),
-            ways => format!(" ({ways} ways of {})", self.bucket_slots),
+            ways => format!(" ({ways} ways of {})", info.bucket_slots),
         };
         format!(
             "table {:?}: engine {}{work}, {} entries in {} slots{buckets}, values up to {}",
-            self.name,
-            self.engine,
+            info.name,
+            info.engine,
             self.entries,
-            self.index_slots,
-            rounded(self.value_bytes_max)
+            info.index_slots,
+            rounded(info.value_bytes_max)
         )
     }
 }

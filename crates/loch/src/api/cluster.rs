@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use loch_fabric::ForkMark;
+use serde::{Serialize, Serializer};
 
 use crate::client::attachment::Attachment;
 use crate::client::backend::Backend;
@@ -42,23 +43,29 @@ pub struct ClusterInfo {
 }
 
 /// A node of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeInfo {
     /// The node's name.
     pub name: String,
     /// The node's socket. For a node on another host it is the address, and for a node inside this
     /// process it is empty.
     pub socket: PathBuf,
+    /// Whether the node's process is up. Its memory can be used even if it is not.
+    pub up: bool,
     /// The bytes of the node's region.
     pub region_bytes: u64,
-    /// Identifies the node's memory: another number is other memory.
+    /// Identifies the node's memory: another number is other memory. It is written in hexadecimal,
+    /// because JSON's numbers are too short for it.
+    #[serde(serialize_with = "hexadecimal")]
     pub identity: u64,
     /// The node's session slots.
     pub sessions: u32,
     /// The session slots that are taken.
     pub sessions_taken: u32,
-    /// Whether the node's process is up. Its memory can be used even if it is not.
-    pub up: bool,
+}
+
+fn hexadecimal<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{number:016x}"))
 }
 
 impl Cluster {

@@ -1,11 +1,12 @@
 //! The description of a table for users.
 
 use loch_engines::registry::EngineId;
+use serde::Serialize;
 
 use crate::TableProtocol;
 
 /// A table of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TableInfo {
     /// The table's name.
     pub name: String,
@@ -13,20 +14,20 @@ pub struct TableInfo {
     pub engine: String,
     /// The protocol of its clients, if the engine has several.
     pub protocol: TableProtocol,
-    /// The slots of its index, over all nodes.
-    pub index_slots: u64,
-    /// The bytes of its index, over all nodes.
-    pub index_bytes: u64,
-    /// The bytes of its data tables, over all nodes.
-    pub data_bytes: u64,
+    /// The number of workers of each node that serve the table; 0 if it needs none.
+    pub workers: u16,
     /// The bytes of the longest value.
     pub value_bytes_max: u64,
     /// The number of hash functions of its index.
     pub ways: u8,
     /// The number of slots in a bucket.
     pub bucket_slots: u8,
-    /// The number of workers of each node that serve the table; 0 if it needs none.
-    pub workers: u16,
+    /// The slots of its index, over all nodes.
+    pub index_slots: u64,
+    /// The bytes of its index, over all nodes.
+    pub index_bytes: u64,
+    /// The bytes of its data tables, over all nodes.
+    pub data_bytes: u64,
 }
 
 impl TableInfo {

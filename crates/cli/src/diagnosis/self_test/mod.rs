@@ -100,8 +100,15 @@ impl Trying {
 }
 
 impl Trial {
-    fn failed(fabric: &'static str, (verb, bytes): (&'static str, usize), error: String) -> Self {
-        Trying { errors: 1, error: Some(error), ..Trying::new() }.ended(fabric, (verb, bytes))
+    /// Tries a verb of a fabric out by `work`, in a thread that is given up if it hangs.
+    fn of<E: ToString>(
+        fabric: &'static str,
+        verb: (&'static str, usize),
+        work: impl FnOnce() -> Result<Trying, E> + Send + 'static,
+    ) -> Self {
+        let tried = watched(verb.0, move || work().map_err(|error| error.to_string()));
+        let failed = |error| Trying { errors: 1, error: Some(error), ..Trying::new() };
+        tried.and_then(|tried| tried).unwrap_or_else(failed).ended(fabric, verb)
     }
 
     /// The trial as a line of the report. `failing` is the mark of a verb that fails: a problem if

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use loch_fabric::shm::{Region, ShmEndpoint};
+use loch_fabric::shm::{Region, RegionError, ShmEndpoint};
 
+use super::Trial;
 use super::verb::{HOME, REGION_BYTES, THERE, VERBS, Verb};
-use super::{Trial, watched};
-
-const FABRIC: &str = "shm";
 
 /// Tries every verb over shared memory.
 pub fn over_shm() -> Vec<Trial> {
@@ -15,16 +13,10 @@ pub fn over_shm() -> Vec<Trial> {
 }
 
 fn over_shm_one(verb: Verb) -> Trial {
-    let (name, bytes) = verb.name();
-    let tried = watched(name, move || {
-        let region = Region::anonymous(REGION_BYTES).map_err(|error| error.to_string())?;
-        let region = Arc::new(region);
+    Trial::of("shm", verb.name(), move || {
+        let region = Arc::new(Region::anonymous(REGION_BYTES)?);
         let mut endpoint = ShmEndpoint::new(HOME);
         endpoint.attach(THERE, region.clone());
-        Ok(verb.try_out(&endpoint, &region))
-    });
-    match tried.and_then(|tried| tried) {
-        Ok(trying) => trying.ended(FABRIC, (name, bytes)),
-        Err(error) => Trial::failed(FABRIC, (name, bytes), error),
-    }
+        Ok::<_, RegionError>(verb.try_out(&endpoint, &region))
+    })
 }

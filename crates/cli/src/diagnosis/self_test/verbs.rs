@@ -14,9 +14,8 @@ use loch_fabric::verbs::{
 use loch_fabric::{Buf, Messages, RemoteAddr, UnreliableWrites};
 
 use super::verb::{HOME, REGION_BYTES, THERE, VERBS, WRITTEN, seen, stamped};
-use super::{Trial, Trying, watched};
+use super::{Trial, Trying};
 
-const FABRIC: &str = "verbs";
 /// A WRITE whose arrival is not reported.
 const UNRELIABLE: (&str, usize) = ("UC WRITE", 64);
 /// A message and its answer.
@@ -75,11 +74,7 @@ fn trial(
     work: impl FnOnce(Arc<Device>) -> Result<Trying, VerbsError> + Send + 'static,
 ) -> Trial {
     let device = device.clone();
-    let tried = watched(name.0, move || work(device).map_err(|error| error.to_string()));
-    match tried.and_then(|tried| tried) {
-        Ok(trying) => trying.ended(FABRIC, name),
-        Err(error) => Trial::failed(FABRIC, name, error),
-    }
+    Trial::of("verbs", name, move || work(device))
 }
 
 fn write_unreliable(device: &Arc<Device>) -> Result<Trying, VerbsError> {

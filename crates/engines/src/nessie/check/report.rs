@@ -1,7 +1,9 @@
 //! The counts and findings of a walk over a table.
 
+use serde::Serialize;
+
 /// The result of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
     /// Index slots looked at.
     pub slots: u64,
@@ -20,7 +22,7 @@ pub struct CheckReport {
 }
 
 /// How a node's data table is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Bytes of the index.
     pub index_bytes: u64,
