@@ -438,36 +438,28 @@ impl Error {
     /// Makes an engine's error about a table one of this crate.
     #[cold]
     pub(crate) fn of_table(table: &str, error: EngineError) -> Self {
-        let table = || table.to_owned();
+        let table = table.to_owned();
         match error {
             EngineError::KeyEmpty => Self::KeyEmpty,
             EngineError::KeyTooLong { len } => Self::KeyTooLong { len },
-            EngineError::KeyOfOtherLength { len } => Self::KeyOfOtherLength { table: table(), len },
-            EngineError::ValueTooLong { len, max } => {
-                Self::ValueTooLong { table: table(), len, max }
-            }
-            EngineError::IndexFull { slots, moves } => {
-                Self::IndexFull { table: table(), slots, moves }
-            }
+            EngineError::KeyOfOtherLength { len } => Self::KeyOfOtherLength { table, len },
+            EngineError::ValueTooLong { len, max } => Self::ValueTooLong { table, len, max },
+            EngineError::IndexFull { slots, moves } => Self::IndexFull { table, slots, moves },
             EngineError::OutOfMemory { bytes, capacity } => {
-                Self::OutOfMemory { table: table(), bytes, capacity }
+                Self::OutOfMemory { table, bytes, capacity }
             }
-            EngineError::Timeout { timeout_us } => Self::Timeout { table: table(), timeout_us },
+            EngineError::Timeout { timeout_us } => Self::Timeout { table, timeout_us },
             EngineError::NotACounter { len } => Self::NotACounter { len },
-            EngineError::NotAVector { len, wanted } => {
-                Self::NotAVector { table: table(), len, wanted }
-            }
-            EngineError::UnfitFunction => Self::UnfitFunction { table: table() },
-            EngineError::NoFunction { number } => Self::NoFunction { table: table(), number },
-            EngineError::FunctionFailed { number } => {
-                Self::FunctionFailed { table: table(), number }
-            }
-            EngineError::NoVersions => Self::NoVersions { table: table() },
+            EngineError::NotAVector { len, wanted } => Self::NotAVector { table, len, wanted },
+            EngineError::UnfitFunction => Self::UnfitFunction { table },
+            EngineError::NoFunction { number } => Self::NoFunction { table, number },
+            EngineError::FunctionFailed { number } => Self::FunctionFailed { table, number },
+            EngineError::NoVersions => Self::NoVersions { table },
             EngineError::ReadOnly => Self::ReadOnly,
-            EngineError::Damaged { what } => Self::Damaged { table: table(), what },
-            EngineError::Ambiguous(cause) => Self::Ambiguous { table: table(), cause },
+            EngineError::Damaged { what } => Self::Damaged { table, what },
+            EngineError::Ambiguous(cause) => Self::Ambiguous { table, cause },
             EngineError::Fabric(error) => Self::Fabric(error),
-            other => Self::Engine { table: table(), source: other },
+            other => Self::Engine { table, source: other },
         }
     }
 

@@ -69,6 +69,12 @@ fn read(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
     Ok(module)
 }
 
+impl CalledFunctions {
+    fn functions(&self) -> &dyn UserFunctions {
+        self.0.as_ref().map_or(&(), |instance| instance)
+    }
+}
+
 impl UserFunctions for CalledFunctions {
     fn update(
         &self,
@@ -77,10 +83,7 @@ impl UserFunctions for CalledFunctions {
         operands: Operands<'_>,
         value: &mut [u8],
     ) -> Result<(), FunctionFailure> {
-        match &self.0 {
-            Some(instance) => instance.update(number, element, operands, value),
-            None => ().update(number, element, operands, value),
-        }
+        self.functions().update(number, element, operands, value)
     }
 
     fn reduce(
@@ -90,10 +93,7 @@ impl UserFunctions for CalledFunctions {
         initial: u64,
         value: &[u8],
     ) -> Result<u64, FunctionFailure> {
-        match &self.0 {
-            Some(instance) => instance.reduce(number, element, initial, value),
-            None => ().reduce(number, element, initial, value),
-        }
+        self.functions().reduce(number, element, initial, value)
     }
 
     fn filter(
@@ -104,9 +104,6 @@ impl UserFunctions for CalledFunctions {
         value: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), FunctionFailure> {
-        match &self.0 {
-            Some(instance) => instance.filter(number, element, operand, value, out),
-            None => ().filter(number, element, operand, value, out),
-        }
+        self.functions().filter(number, element, operand, value, out)
     }
 }

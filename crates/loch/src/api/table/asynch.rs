@@ -118,7 +118,6 @@ impl<'a> AsyncTable<'a> {
             Some(client) => client.put(key, value, options).await,
             None => self
                 .table
-                .operations()
                 .execute(key, Operation::Put { value, options })
                 .await
                 .and_then(Outcome::stored),
@@ -150,7 +149,7 @@ impl<'a> AsyncTable<'a> {
             Some(client) => client.put_if(key, value, expect, options).await,
             None => {
                 let put = Operation::PutIf { value, expect, options };
-                self.table.operations().execute(key, put).await.and_then(Outcome::conditional)
+                self.table.execute(key, put).await.and_then(Outcome::conditional)
             }
         };
         match done.map_err(|e| self.table.error(e))? {
@@ -169,12 +168,8 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::append`].
     pub async fn append(self, key: &[u8], bytes: &[u8]) -> Result<Version, Error> {
         self.table.writable()?;
-        let version = self
-            .table
-            .operations()
-            .execute(key, Operation::Append(bytes))
-            .await
-            .and_then(Outcome::stored);
+        let appended = self.table.execute(key, Operation::Append(bytes)).await;
+        let version = appended.and_then(Outcome::stored);
         version.map(Version::from_u64).map_err(|e| self.table.error(e))
     }
 
@@ -186,12 +181,9 @@ impl<'a> AsyncTable<'a> {
         self.table.writable()?;
         let before = match self.table.in_place() {
             Some(client) => client.fetch_add(key, add).await,
-            None => self
-                .table
-                .operations()
-                .execute(key, Operation::FetchAdd(add))
-                .await
-                .and_then(Outcome::before),
+            None => {
+                self.table.execute(key, Operation::FetchAdd(add)).await.and_then(Outcome::before)
+            }
         };
         before.map_err(|e| self.table.error(e))
     }
@@ -202,8 +194,7 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::update`].
     pub async fn update<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<T, Error> {
         self.table.writable()?;
-        let lambda = lambda.of_engine();
-        let before = self.table.computing("update")?.update(key, lambda).await;
+        let before = self.table.computing("update")?.update(key, lambda.of_engine()).await;
         before.map(T::of_word).map_err(|e| self.table.error(e))
     }
 
@@ -217,8 +208,8 @@ impl<'a> AsyncTable<'a> {
         lambda: Lambda<T>,
     ) -> Result<Option<u64>, Error> {
         self.table.writable()?;
-        let lambda = lambda.of_engine();
-        let done = self.table.computing("update_all")?.update_all(key, lambda).await;
+        let table = self.table.computing("update_all")?;
+        let done = table.update_all(key, lambda.of_engine()).await;
         done.map_err(|e| self.table.error(e))
     }
 
@@ -232,12 +223,8 @@ impl<'a> AsyncTable<'a> {
         lambda: Lambda<T>,
     ) -> Result<Option<Vec<T>>, Error> {
         self.table.writable()?;
-        let lambda = lambda.of_engine();
-        let done = self
-            .table
-            .computing("fetch_update_all")?
-            .update_all_returning(key, lambda, Buf::new())
-            .await;
+        let table = self.table.computing("fetch_update_all")?;
+        let done = table.update_all_returning(key, lambda.of_engine(), Buf::new()).await;
         Ok(done.map_err(|e| self.table.error(e))?.map(|before| T::of_bytes(&before)))
     }
 
@@ -269,11 +256,8 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Option<Vec<T>>, Error> {
         self.table.writable()?;
         let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
-        let done = self
-            .table
-            .computing("fetch_update_each")?
-            .update_each_returning(key, lambda, &operands, Buf::new())
-            .await;
+        let table = self.table.computing("fetch_update_each")?;
+        let done = table.update_each_returning(key, lambda, &operands, Buf::new()).await;
         Ok(done.map_err(|e| self.table.error(e))?.map(|before| T::of_bytes(&before)))
     }
 
@@ -287,8 +271,7 @@ impl<'a> AsyncTable<'a> {
         lambda: Lambda<T>,
     ) -> Result<Option<T>, Error> {
         self.table.check_process()?;
-        let lambda = lambda.of_engine();
-        let reduced = self.table.computing("reduce")?.reduce(key, lambda).await;
+        let reduced = self.table.computing("reduce")?.reduce(key, lambda.of_engine()).await;
         Ok(reduced.map_err(|e| self.table.error(e))?.map(T::of_word))
     }
 
@@ -302,8 +285,8 @@ impl<'a> AsyncTable<'a> {
         lambda: Lambda<T>,
     ) -> Result<Option<Vec<T>>, Error> {
         self.table.check_process()?;
-        let lambda = lambda.of_engine();
-        let kept = self.table.computing("filter")?.filter(key, lambda, Buf::new()).await;
+        let table = self.table.computing("filter")?;
+        let kept = table.filter(key, lambda.of_engine(), Buf::new()).await;
         Ok(kept.map_err(|e| self.table.error(e))?.map(|kept| T::of_bytes(&kept)))
     }
 
@@ -315,12 +298,7 @@ impl<'a> AsyncTable<'a> {
         self.table.writable()?;
         let deleted = match self.table.in_place() {
             Some(client) => client.delete(key).await,
-            None => self
-                .table
-                .operations()
-                .execute(key, Operation::Delete)
-                .await
-                .and_then(Outcome::deleted),
+            None => self.table.execute(key, Operation::Delete).await.and_then(Outcome::deleted),
         };
         deleted.map_err(|e| self.table.error(e))
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use loch_engines::EngineError;
 use loch_engines::nessie::{AnyClient, Client};
-use loch_engines::operation;
-use loch_engines::registry::EngineId;
+use loch_engines::operation::{self, Operation, Outcome};
+use loch_engines::registry::{EngineId, Operating};
 use loch_fabric::Buf;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
@@ -414,6 +414,15 @@ impl Table {
     /// All operations, boxed.
     pub(crate) fn operations(&self) -> &dyn Operations {
         self.backend.operations()
+    }
+
+    /// Executes an operation whatever the backend is.
+    pub(crate) fn execute<'a>(
+        &'a self,
+        key: &'a [u8],
+        operation: Operation<'a>,
+    ) -> Operating<'a, Outcome<'static>> {
+        self.operations().execute(key, operation)
     }
 
     pub(crate) fn lanes(&self) -> usize {

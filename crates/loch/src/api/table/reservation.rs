@@ -128,7 +128,7 @@ impl<'a> Reservation<'a> {
             ValuePlace::InTable(inner) => inner.commit().await,
             ValuePlace::Buffered(BufferedPut { key, value, options }) => {
                 let put = Operation::Put { value: &value, options };
-                let done = self.table.operations().execute(&key, put).await;
+                let done = self.table.execute(&key, put).await;
                 done.and_then(Outcome::stored)
             }
         };

@@ -1,6 +1,6 @@
 //! A limit for log lines that other hosts can cause as often as they like.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use crate::limits::LOG_INTERVAL;
@@ -23,17 +23,13 @@ struct State {
 impl RateLimit {
     /// Returns `None` if no line is due, else how many lines were left out since the last one.
     pub fn due(&self, now: Instant) -> Option<u64> {
-        let mut state = self.state();
+        let mut state = self.state.lock().expect("nothing panics while it is held");
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < LOG_INTERVAL) {
             state.unsaid += 1;
             return None;
         }
         state.last = Some(now);
         Some(std::mem::take(&mut state.unsaid))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it is held")
     }
 }
 

@@ -6,7 +6,8 @@
 //! whole company's. Certificates do not tell nodes of the same host apart. The version of the
 //! protocol is negotiated too, so the handshake protects it.
 
-use std::io::{self, Read, Write};
+use std::io;
+use std::ops::DerefMut;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +18,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection,
+    CertificateError, ClientConfig, ClientConnection, ConnectionCommon, RootCertStore,
+    ServerConfig, ServerConnection, SideData, StreamOwned,
 };
 
 use super::channel::{Channel, LinkError, PROTOCOL, TimedStream};
@@ -92,7 +94,7 @@ pub(super) fn dial(
 ) -> Result<Box<dyn Channel>, LinkError> {
     let name = name_of(host).map_err(LinkError::Certificate)?;
     let connection = ClientConnection::new(certificates.client.clone(), name).map_err(refused)?;
-    established(rustls::StreamOwned::new(connection, stream))
+    established(StreamOwned::new(connection, stream))
 }
 
 /// Does the handshake of the accepting side.
@@ -101,7 +103,7 @@ pub(super) fn accept(
     certificates: &Certificates,
 ) -> Result<Box<dyn Channel>, LinkError> {
     let connection = ServerConnection::new(certificates.server.clone()).map_err(refused)?;
-    established(rustls::StreamOwned::new(connection, stream))
+    established(StreamOwned::new(connection, stream))
 }
 
 fn name_of(host: &str) -> Result<ServerName<'static>, String> {
@@ -125,20 +127,15 @@ fn refused(error: rustls::Error) -> LinkError {
     LinkError::Certificate(error.to_string())
 }
 
-/// A TLS stream over either side of a connection.
-struct Tls<C>(rustls::StreamOwned<C, TimedStream>);
-
-fn established<C, S>(
-    mut stream: rustls::StreamOwned<C, TimedStream>,
-) -> Result<Box<dyn Channel>, LinkError>
+fn established<C, S>(mut stream: StreamOwned<C, TimedStream>) -> Result<Box<dyn Channel>, LinkError>
 where
-    C: std::ops::DerefMut<Target = rustls::ConnectionCommon<S>> + Send + 'static,
-    S: rustls::SideData + 'static,
+    C: DerefMut<Target = ConnectionCommon<S>> + Send + 'static,
+    S: SideData + 'static,
 {
     while stream.conn.is_handshaking() {
         stream.conn.complete_io(&mut stream.sock).map_err(of_tls)?;
     }
-    Ok(Box::new(Tls(stream)))
+    Ok(Box::new(stream))
 }
 
 /// Errors of TLS come wrapped in errors of the stream.
@@ -150,41 +147,18 @@ pub(super) fn of_tls(error: io::Error) -> LinkError {
     }
 }
 
-impl<C, S> Read for Tls<C>
+/// Either side of a connection.
+impl<C, S> Channel for StreamOwned<C, TimedStream>
 where
-    C: std::ops::DerefMut<Target = rustls::ConnectionCommon<S>>,
-    S: rustls::SideData,
-{
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read(into)
-    }
-}
-
-impl<C, S> Write for Tls<C>
-where
-    C: std::ops::DerefMut<Target = rustls::ConnectionCommon<S>>,
-    S: rustls::SideData,
-{
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl<C, S> Channel for Tls<C>
-where
-    C: std::ops::DerefMut<Target = rustls::ConnectionCommon<S>> + Send,
-    S: rustls::SideData,
+    C: DerefMut<Target = ConnectionCommon<S>> + Send,
+    S: SideData,
 {
     fn set_deadline(&mut self, deadline: Instant) {
-        self.0.sock.set_deadline(deadline);
+        self.sock.set_deadline(deadline);
     }
 
     fn vouch_for(&self, host: &str) -> Result<(), String> {
-        match self.0.conn.peer_certificates() {
+        match self.conn.peer_certificates() {
             Some([certificate, ..]) => check_name(certificate, host),
             _ => Err("it has shown none".into()),
         }

@@ -1,7 +1,7 @@
 //! Asks a node's workers what they have of a table.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::Thread;
 
@@ -84,9 +84,4 @@ impl Inspector {
     pub(in crate::node) fn add(&mut self, table: usize, sender: Sender<Inspect>, thread: Thread) {
         self.to.push(Recipient { table, sender, thread });
     }
-}
-
-/// Makes the channel by which one worker is asked.
-pub(in crate::node) fn requests() -> (Sender<Inspect>, Receiver<Inspect>) {
-    mpsc::channel()
 }

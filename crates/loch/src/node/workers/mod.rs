@@ -34,8 +34,8 @@ pub(crate) mod transport;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use loch_engines::region::TableEntry;
@@ -52,7 +52,6 @@ use crate::layout::memory::Member;
 use housekeeper::HousekeeperThread;
 use idle_backoff::IdleBackoff;
 pub(crate) use inspector::Inspector;
-use inspector::requests;
 use plan::WorkerPlan;
 pub(crate) use status::WorkersStatus;
 use thread_host::{ThreadHost, WorkerSetup};
@@ -103,7 +102,7 @@ impl Workers {
             }
         }
         for setup in setups {
-            let (sender, asked) = requests();
+            let (sender, asked) = mpsc::channel();
             let WorkerSite { id, table, ref name } = setup.site;
             let builder = std::thread::Builder::new().name(format!("loch-{name}-{}", id.worker));
             let (transport, status) = (transport.clone(), status.clone());
