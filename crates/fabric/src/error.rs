@@ -2,6 +2,9 @@
 
 use crate::{RegionId, RemoteAddr};
 
+/// The result of a verb.
+pub type Result<T, E = FabricError> = std::result::Result<T, E>;
+
 /// A verb that did not complete.
 ///
 /// Variants that say "unknown" mean the peer may have executed the verb; all others mean it did

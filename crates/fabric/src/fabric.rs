@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use crate::limits::BUCKET_WORDS_MAX;
-use crate::{Buf, Counters, FabricError, RegionId, RemoteAddr};
+use crate::{Buf, Counters, RegionId, RemoteAddr, Result};
 
 /// The accesses with which remote atomics are atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub trait Fabric {
         &'a self,
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
-    ) -> impl Future<Output = Result<(), FabricError>> + 'a;
+    ) -> impl Future<Output = Result<()>> + 'a;
 
     /// READs the first `words` words of a bucket; the rest of the result is zero. One READ of
     /// [`Fabric::read_words`], for the path that every operation takes.
@@ -100,7 +100,7 @@ pub trait Fabric {
         &self,
         at: RemoteAddr,
         words: usize,
-    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_;
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX]>> + '_;
 
     /// READs `len` bytes and appends them to `buf`. A verb that is refused appends nothing.
     fn read(
@@ -108,7 +108,7 @@ pub trait Fabric {
         at: RemoteAddr,
         len: usize,
         buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_;
+    ) -> impl Future<Output = (Buf, Result<()>)> + '_;
 
     /// READs a word and, in the same doorbell, `len` bytes that are appended to `buf`. The order of
     /// the two is not promised.
@@ -118,7 +118,7 @@ pub trait Fabric {
         at: RemoteAddr,
         len: usize,
         buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_;
+    ) -> impl Future<Output = (Buf, Result<u64>)> + '_;
 
     /// Replaces the word at `at` by `new` if it is `expect`; returns what it was.
     fn compare_swap(
@@ -126,49 +126,41 @@ pub trait Fabric {
         at: RemoteAddr,
         expect: u64,
         new: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_;
+    ) -> impl Future<Output = Result<u64>> + '_;
 
     /// Adds `add` to the word at `at`, wrapping; returns what it was.
-    fn fetch_add(
-        &self,
-        at: RemoteAddr,
-        add: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_;
+    fn fetch_add(&self, at: RemoteAddr, add: u64) -> impl Future<Output = Result<u64>> + '_;
 
     /// WRITEs up to 64 bytes without waiting: unsignaled and inline. Aligned words of it are
     /// written atomically.
-    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError>;
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()>;
 
     /// WRITEs `buf` and gives it back.
-    fn write(
-        &self,
-        at: RemoteAddr,
-        buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_;
+    fn write(&self, at: RemoteAddr, buf: Buf) -> impl Future<Output = (Buf, Result<()>)> + '_;
 
     /// Whether `region` is mapped into this process, so that the `store` family may be used on it.
     fn is_mapped(&self, region: RegionId) -> bool;
 
     /// Copies `parts`, one after the other, into a mapped region by CPU stores, in any order.
-    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError>;
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<()>;
 
     /// Stores a word of a mapped region such that no later store is seen before it.
-    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
+    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<()>;
 
     /// Stores a word of a mapped region such that a reader that sees it also sees every earlier
     /// store, and that every earlier load has been executed.
-    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
+    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<()>;
 
     /// Stores a word of a mapped region such that the store is seen before any READ made after it
     /// is executed: one half of the handshake between a client's epoch and a grace period.
-    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError>;
+    fn announce(&self, at: RemoteAddr, word: u64) -> Result<()>;
 
     /// Loads a word of a mapped region; no later access is executed before it.
-    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError>;
+    fn load(&self, at: RemoteAddr) -> Result<u64>;
 
     /// Appends `len` bytes of a mapped region to `buf` by CPU loads, in any order: the bytes may be
     /// of different moments. `at` is 8-aligned.
-    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<()> {
         let end = buf.len() + len;
         for offset in (0..len as u64).step_by(8) {
             buf.extend_from_slice(&self.load(at.add(offset))?.to_le_bytes());
@@ -182,7 +174,7 @@ pub trait Fabric {
     /// therefore not counted.
     ///
     /// Only for backends whose [`Caps::validation`] is [`Validation::Reread`].
-    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError>;
+    fn reload(&self, at: RemoteAddr) -> Result<u64>;
 
     /// Announces that a store to the word at `at` of a mapped region follows shortly. This is a
     /// hint: it may do nothing, and any address is allowed.
@@ -190,7 +182,7 @@ pub trait Fabric {
 
     /// A bare pointer to `len` bytes of a mapped region, for callers that fill them in place. The
     /// bytes are shared: only raw writes and system calls may go through it, never a reference.
-    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError>;
+    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8>;
 
     /// The number of verbs posted so far: a mark for [`Fabric::is_settled`].
     fn posted(&self) -> u64;

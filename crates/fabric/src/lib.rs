@@ -35,7 +35,7 @@ mod zeroed;
 pub use addr::{RegionId, RemoteAddr};
 pub use buf::Buf;
 pub use counters::{Counters, Verb, VerbCount};
-pub use error::FabricError;
+pub use error::{FabricError, Result};
 pub use fabric::{Atomics, Caps, Fabric, RoundTrip, Validation};
 pub use fork::ForkMark;
 pub use messages::{MessageAddress, Messages, UnreliableWrites};

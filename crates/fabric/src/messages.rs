@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 
-use crate::{Buf, Fabric, FabricError, RemoteAddr};
+use crate::{Buf, Fabric, FabricError, RemoteAddr, Result};
 
 /// The address of a thread's messages: plain data, which can be published in memory or sent. It is
 /// checked when it is used.
@@ -43,7 +43,7 @@ impl MessageAddress {
     }
 
     /// The words that [`Self::new`] got.
-    pub(crate) fn of_kind(&self, kind: AddressKind) -> Result<[u64; 3], FabricError> {
+    pub(crate) fn of_kind(&self, kind: AddressKind) -> Result<[u64; 3]> {
         match self.of_keyed(kind)? {
             (words, 0) => Ok(words),
             _ => Err(FabricError::BadAddress { why: "it has a key" }),
@@ -58,7 +58,7 @@ impl MessageAddress {
     }
 
     /// The words that [`Self::new`] got, and the key.
-    pub(crate) fn of_keyed(&self, kind: AddressKind) -> Result<([u64; 3], u32), FabricError> {
+    pub(crate) fn of_keyed(&self, kind: AddressKind) -> Result<([u64; 3], u32)> {
         let [a, b, c, of] = self.0;
         if of as u32 == kind as u32 {
             return Ok(([a, b, c], (of >> 32) as u32));
@@ -89,14 +89,14 @@ pub trait Messages {
     /// # Errors
     /// [`FabricError::BadAddress`] for an invalid address, [`FabricError::PeersExhausted`] if
     /// either end knows too many others, and other errors of the backend on the way there.
-    fn peer(&self, address: &MessageAddress) -> Result<Self::Peer, FabricError>;
+    fn peer(&self, address: &MessageAddress) -> Result<Self::Peer>;
 
     /// Sends `bytes` to a peer.
     ///
     /// # Errors
     /// [`FabricError::TooLong`] beyond [`Messages::message_bytes_max`].
     #[inline]
-    fn send(&self, to: Self::Peer, bytes: &[u8]) -> Result<(), FabricError> {
+    fn send(&self, to: Self::Peer, bytes: &[u8]) -> Result<()> {
         self.send_all(&[(to, bytes)])
     }
 
@@ -104,7 +104,7 @@ pub trait Messages {
     ///
     /// # Errors
     /// [`FabricError::TooLong`] if one of them is; then none is sent.
-    fn send_all(&self, messages: &[(Self::Peer, &[u8])]) -> Result<(), FabricError>;
+    fn send_all(&self, messages: &[(Self::Peer, &[u8])]) -> Result<()>;
 
     /// The next message if one is there, appended to `buf`, and its sender; else `buf` unchanged.
     /// For workers that poll: it never waits, and allocates nothing if `buf` has room.
@@ -142,7 +142,7 @@ impl<M: Messages> Messages for Option<M> {
         self.as_ref().map_or(nowhere, M::address)
     }
 
-    fn peer(&self, address: &MessageAddress) -> Result<M::Peer, FabricError> {
+    fn peer(&self, address: &MessageAddress) -> Result<M::Peer> {
         let Some(messages) = self else {
             return Err(FabricError::BadAddress { why: "this thread has no messages" });
         };
@@ -150,7 +150,7 @@ impl<M: Messages> Messages for Option<M> {
     }
 
     #[inline]
-    fn send_all(&self, messages: &[(M::Peer, &[u8])]) -> Result<(), FabricError> {
+    fn send_all(&self, messages: &[(M::Peer, &[u8])]) -> Result<()> {
         self.as_ref().map_or(Ok(()), |ours| ours.send_all(messages))
     }
 
@@ -170,5 +170,5 @@ pub trait UnreliableWrites: Fabric {
     ///
     /// # Errors
     /// As [`Fabric::write_unsignaled`].
-    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError>;
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()>;
 }

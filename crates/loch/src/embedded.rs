@@ -22,7 +22,7 @@ use crate::session::connection::mark;
 use crate::session::local::LocalNodes;
 use crate::session::slot::{Process, SessionId};
 use crate::session::wire::Inspected;
-use crate::{EmbeddedConfig, Error};
+use crate::{EmbeddedConfig, Error, Result};
 
 /// The nodes of one embedded cluster. They end when the last table and the last cluster do.
 pub(crate) struct Embedded {
@@ -44,7 +44,7 @@ impl Embedded {
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::NoSpace`].
-    pub fn start(config: &EmbeddedConfig) -> Result<Self, Error> {
+    pub fn start(config: &EmbeddedConfig) -> Result<Self> {
         let make = |(number, plan): (usize, plan::Plan)| {
             let name = format!("embedded-{number}");
             let region = Region::anonymous(plan.header.region_bytes)
@@ -72,7 +72,7 @@ impl Embedded {
             let workers = Workers::start(node, &workers, &sessions, &latest_memory, &transport)?;
             Ok(EmbeddedNode { sessions, scrubber, workers })
         });
-        Ok(Self { nodes: nodes.collect::<Result<_, Error>>()?, memory, mark: mark()? })
+        Ok(Self { nodes: nodes.collect::<Result<_>>()?, memory, mark: mark()? })
     }
 }
 
@@ -85,7 +85,7 @@ impl LocalNodes for Embedded {
         &self.memory
     }
 
-    fn open_session(&self, home: usize) -> Result<SessionId, Error> {
+    fn open_session(&self, home: usize) -> Result<SessionId> {
         let opened = self.nodes[home].sessions.open(Process::own());
         opened.ok_or_else(|| {
             let node = self.memory.nodes[home].as_ref();
@@ -103,7 +103,7 @@ impl LocalNodes for Embedded {
         }
     }
 
-    fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
+    fn inspect(&self, table: usize) -> Result<Vec<Inspected>> {
         let tell = |(node, embedded): (usize, &EmbeddedNode)| {
             let (sender, told) = mpsc::channel();
             let answer = move |inspected| {

@@ -12,6 +12,9 @@ use loch_fabric::FabricError;
 use crate::ByteSize;
 use loch_engines::size::InWords;
 
+/// The result of what this crate does.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// The reason why an operation was not done. Unless a variant says otherwise, nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -16,7 +16,7 @@ use crate::node::sessions::{SessionEnd, Sessions};
 use crate::session::connection::Connection;
 use crate::session::slot::Process;
 use crate::session::wire::{self, Decoder};
-use crate::{Error, NodeConfig};
+use crate::{NodeConfig, Result};
 
 pub use crate::limits::FRAME_BYTES_MAX;
 pub use crate::node::fuzzing::FuzzNode;
@@ -92,7 +92,7 @@ pub fn attach(bytes: &[u8]) -> [String; 3] {
 #[allow(clippy::type_complexity, reason = "three things that belong to a region")]
 pub fn layout(
     region: &Arc<Region>,
-) -> Result<(Header, Vec<TableEntry>, Result<Vec<Arc<TableMap>>, Error>), LayoutError> {
+) -> Result<(Header, Vec<TableEntry>, Result<Vec<Arc<TableMap>>>), LayoutError> {
     let node = Member::read("fuzzed".into(), "fuzzed".into(), region.clone())?;
     let (header, tables) = (node.header, node.tables.clone());
     let home = header.node as usize;
@@ -128,7 +128,7 @@ pub fn sessions(region: &Arc<Region>) -> Result<(u32, usize, Option<u64>), Layou
 ///
 /// # Errors
 /// As [`Node::start`](crate::Node::start).
-pub fn plan(config: &NodeConfig) -> Result<(Header, Vec<TableEntry>), Error> {
+pub fn plan(config: &NodeConfig) -> Result<(Header, Vec<TableEntry>)> {
     let planned = NodePlan::new(config)?.plan;
     Ok((planned.header, planned.tables))
 }

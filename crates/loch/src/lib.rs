@@ -63,7 +63,7 @@ pub use api::table::{Conditional, Expect, PutOptions, Table};
 pub use api::value::{Value, Version};
 pub use client::counters::Counters;
 pub use client::options::ConnectOptions;
-pub use error::Error;
+pub use error::{Error, Result};
 pub use layout::config::{
     EmbeddedConfig, FabricKind, NodeConfig, TlsConfig, WorkersConfig, default_socket,
 };

@@ -21,7 +21,7 @@ use std::path::{Component, Path};
 
 use rustix::fs::OFlags;
 
-use crate::Error;
+use crate::{Error, Result};
 
 /// The user of this process, who owns the files that it makes.
 pub(crate) fn user() -> u32 {
@@ -50,7 +50,7 @@ enum Kind {
 ///
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].
-pub(crate) fn open(path: &Path, field: &'static str) -> Result<Option<File>, Error> {
+pub(crate) fn open(path: &Path, field: &'static str) -> Result<Option<File>> {
     match File::options().read(true).write(true).custom_flags(careful(OFlags::empty())).open(path) {
         Ok(file) => {
             let there = file.metadata().map_err(Error::os("stat", path))?;
@@ -67,7 +67,7 @@ pub(crate) fn open(path: &Path, field: &'static str) -> Result<Option<File>, Err
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn open_lock(path: &Path, field: &'static str) -> Result<File, Error> {
+pub(crate) fn open_lock(path: &Path, field: &'static str) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
     let opened = options.custom_flags(careful(OFlags::empty())).open(path);
@@ -81,7 +81,7 @@ pub(crate) fn open_lock(path: &Path, field: &'static str) -> Result<File, Error>
 /// # Errors
 /// [`Error::NotPrivate`] if it is another user's, or others could have put a file into it;
 /// [`Error::Os`].
-pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<(), Error> {
+pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<()> {
     match DirBuilder::new().mode(FOLDER_MODE).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
             return Err(Error::os("make", path)(error));
@@ -115,7 +115,7 @@ pub(crate) fn open_named(path: &Path) -> std::io::Result<File> {
 ///
 /// # Errors
 /// [`Error::Os`].
-pub(crate) fn make_folders(path: &Path) -> Result<(), Error> {
+pub(crate) fn make_folders(path: &Path) -> Result<()> {
     let made = DirBuilder::new().mode(FOLDER_MODE).recursive(true).create(path);
     made.map_err(Error::os("make", path))
 }
@@ -125,7 +125,7 @@ pub(crate) fn make_folders(path: &Path) -> Result<(), Error> {
 /// # Errors
 /// [`Error::NotPrivate`] if another user may put a file into it;
 /// [`Error::Os`].
-pub(crate) fn check_folder(path: &Path, field: &'static str) -> Result<(), Error> {
+pub(crate) fn check_folder(path: &Path, field: &'static str) -> Result<()> {
     let there = std::fs::metadata(path).map_err(Error::os("stat", path))?;
     check(&there, Kind::Folder, path, field, OTHERS_WRITE)
 }
@@ -134,7 +134,7 @@ pub(crate) fn check_folder(path: &Path, field: &'static str) -> Result<(), Error
 ///
 /// # Errors
 /// [`Error::NotPrivate`].
-pub(crate) fn check_socket(there: &Metadata, path: &Path) -> Result<(), Error> {
+pub(crate) fn check_socket(there: &Metadata, path: &Path) -> Result<()> {
     if there.uid() == user() {
         return Ok(());
     }
@@ -145,7 +145,7 @@ pub(crate) fn check_socket(there: &Metadata, path: &Path) -> Result<(), Error> {
 ///
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].
-pub(crate) fn check_passed(region: impl AsFd, server: u32, socket: &Path) -> Result<(), Error> {
+pub(crate) fn check_passed(region: impl AsFd, server: u32, socket: &Path) -> Result<()> {
     let found = rustix::fs::fstat(region).map_err(Error::os("stat the region of", socket))?;
     let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
     let is_theirs = found.st_uid == server || found.st_uid == ROOT;
@@ -199,7 +199,7 @@ fn only_they_made_what(path: &Path, user: u32, find: impl Fn(&Path) -> Option<Fo
 }
 
 /// Checks an opened file, and removes the permissions of other users.
-fn own_alone(file: &File, kind: Kind, path: &Path, field: &'static str) -> Result<(), Error> {
+fn own_alone(file: &File, kind: Kind, path: &Path, field: &'static str) -> Result<()> {
     let there = file.metadata().map_err(Error::os("stat", path))?;
     check(&there, kind, path, field, OTHERS_WRITE)?;
     if there.mode() & OTHERS != 0 {
@@ -218,7 +218,7 @@ fn check(
     path: &Path,
     field: &'static str,
     forbidden: u32,
-) -> Result<(), Error> {
+) -> Result<()> {
     let refused = |problem: String, remedy: String| {
         Err(Error::NotPrivate {
             path: path.into(),
@@ -301,7 +301,7 @@ fn careful(more: OFlags) -> i32 {
 ///
 /// # Errors
 /// The operating system's errors.
-pub(crate) fn reopen(file: impl AsFd, path: &Path, write: bool) -> Result<File, Error> {
+pub(crate) fn reopen(file: impl AsFd, path: &Path, write: bool) -> Result<File> {
     let itself = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let opened = File::options().read(true).write(write).open(itself);
     opened.map_err(Error::os("reopen", path))

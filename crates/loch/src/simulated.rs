@@ -21,7 +21,7 @@ use loch_fabric::{Fabric, Messages, RegionId, RemoteAddr, UnreliableWrites};
 
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::layout::plan::Plan;
-use crate::{Error, NodeConfig};
+use crate::{Error, NodeConfig, Result};
 
 /// The memory of every node of a cluster.
 pub struct Layout {
@@ -60,7 +60,7 @@ impl Layout {
     /// assert_eq!(layout.tables[0].places.len(), 2);
     /// # Ok::<(), loch::Error>(())
     /// ```
-    pub fn of(config: &NodeConfig) -> Result<Self, Error> {
+    pub fn of(config: &NodeConfig) -> Result<Self> {
         Self::changed(config, |_, _| ())
     }
 
@@ -70,10 +70,7 @@ impl Layout {
     /// # Errors
     /// As [`Layout::of`]; [`Error::Config`] if the changed parameters make no table, or one that
     /// is larger than before.
-    pub fn changed(
-        config: &NodeConfig,
-        change: impl Fn(usize, &mut TableParams),
-    ) -> Result<Self, Error> {
+    pub fn changed(config: &NodeConfig, change: impl Fn(usize, &mut TableParams)) -> Result<Self> {
         let nodes = config.cluster.len().max(1);
         let members = (0..nodes).map(|node| {
             let mut plan = Plan::of_node(config, node, nodes)?;
@@ -83,7 +80,7 @@ impl Layout {
             }
             Ok(Some(Member::planned(node, plan)))
         });
-        let memory = ClusterMemory::join(members.collect::<Result<_, Error>>()?, 0)?;
+        let memory = ClusterMemory::join(members.collect::<Result<_>>()?, 0)?;
         let first = memory.nodes[0].as_ref().expect("it was planned");
         let tables = memory.tables.iter().map(|view| Table {
             params: view.entry.params,
@@ -101,7 +98,7 @@ impl Layout {
 }
 
 /// Gives a table the length that its parameters say.
-fn fit(entry: &mut TableEntry, sessions: u32, nodes: usize) -> Result<(), Error> {
+fn fit(entry: &mut TableEntry, sessions: u32, nodes: usize) -> Result<()> {
     let name = || format!("table {:?}", entry.name().unwrap_or_default());
     let place = |node: usize| (RemoteAddr::new(RegionId(node as u8), entry.offset), sessions);
     let places: Vec<Place> = (0..nodes).map(place).collect();

@@ -13,7 +13,7 @@ use lmdb::{
 };
 use tempfile::TempDir;
 
-use super::{DIR_PREFIX, Endpoint, Service, Target, check_key_size};
+use super::{DIR_PREFIX, Endpoint, Result, Service, Target, check_key_size};
 use crate::error::TargetError;
 use crate::measure::{Kind, Op, Outcome, Run};
 use crate::spec::Spec;
@@ -42,7 +42,7 @@ pub struct Home {
 
 impl Home {
     /// Makes a private directory, in memory if the host has such a directory.
-    pub fn create(spec: &Spec) -> Result<Self, TargetError> {
+    pub fn create(spec: &Spec) -> Result<Self> {
         check_key_size(NAME, spec, KEY_SIZE_MAX)?;
         let dir = TempDir::with_prefix_in(DIR_PREFIX, MEMORY_DIR)
             .or_else(|_| TempDir::with_prefix(DIR_PREFIX))
@@ -79,7 +79,7 @@ struct Session {
 
 impl Lmdb {
     /// Opens the environment, making it if this client is the first.
-    pub fn open(spec: &Spec, endpoint: &Endpoint) -> Result<Self, TargetError> {
+    pub fn open(spec: &Spec, endpoint: &Endpoint) -> Result<Self> {
         let environment = environment(spec, &endpoint.paths[0])
             .map_err(TargetError::lost(NAME, "open its environment"))?;
         let database =
@@ -101,7 +101,7 @@ impl Target for Lmdb {
         workload: &Workload,
         records: Range<u64>,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(), TargetError> {
+    ) -> Result<()> {
         let mut next = records.start;
         while next < records.end {
             let end = records.end.min(next + LOAD_BATCH);
@@ -114,7 +114,7 @@ impl Target for Lmdb {
         Ok(())
     }
 
-    fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
+    fn run(&mut self, run: &Run<'_>) -> Result<()> {
         let result = self.session.run(&self.environment, run);
         self.session.waiting.clear();
         result.map_err(TargetError::lost(NAME, "run an operation"))

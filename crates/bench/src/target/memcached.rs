@@ -7,8 +7,7 @@ use std::sync::atomic::AtomicBool;
 use super::pipeline::Pipeline;
 use super::protocol::{Parsed, Protocol, Reply, decimal, line, value};
 use super::server::{Server, ServerSetup, cores};
-use super::{Endpoint, check_key_size};
-use crate::error::TargetError;
+use super::{Endpoint, Result, check_key_size};
 use crate::spec::Spec;
 
 const NAME: &str = "memcached";
@@ -22,14 +21,14 @@ const ROOM: f64 = 1.6;
 const MIB: u64 = 1 << 20;
 
 /// Starts a private memcached that evicts nothing.
-pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server, TargetError> {
+pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server> {
     check_key_size(NAME, spec, KEY_SIZE_MAX)?;
     let setup = ServerSetup { name: NAME, program: "memcached", package: "memcached" };
     setup.start(interrupted, |_, socket| arguments(spec, &socket.to_string_lossy()))
 }
 
 /// Connects one client.
-pub fn connect(spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Memcached>, TargetError> {
+pub fn connect(spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Memcached>> {
     Pipeline::connect(Memcached::new(spec.value_size), &endpoint.paths[0], spec.lanes)
 }
 

@@ -32,11 +32,14 @@ use crate::trace::Trace;
 use crate::tuning::{Cores, Tuning};
 use crate::workload::Workload;
 
+/// What a system does, or why not.
+pub type Result<T, E = TargetError> = std::result::Result<T, E>;
+
 /// How the names of temporary directories begin.
 const DIR_PREFIX: &str = "loch-bench-";
 
 /// Refuses keys that are longer than a peer takes.
-fn check_key_size(peer: &'static str, spec: &Spec, max: usize) -> Result<(), TargetError> {
+fn check_key_size(peer: &'static str, spec: &Spec, max: usize) -> Result<()> {
     if spec.key_size <= max {
         return Ok(());
     }
@@ -56,19 +59,13 @@ pub trait System: Sync {
     ///
     /// # Errors
     /// Why it cannot be measured.
-    fn start(&self, spec: &Spec, interrupted: &AtomicBool)
-    -> Result<Box<dyn Service>, TargetError>;
+    fn start(&self, spec: &Spec, interrupted: &AtomicBool) -> Result<Box<dyn Service>>;
 
     /// Connects client number `client`.
     ///
     /// # Errors
     /// Why it cannot be measured.
-    fn connect(
-        &self,
-        spec: &Spec,
-        endpoint: &Endpoint,
-        client: u32,
-    ) -> Result<Box<dyn Target>, TargetError>;
+    fn connect(&self, spec: &Spec, endpoint: &Endpoint, client: u32) -> Result<Box<dyn Target>>;
 
     /// Runs servers and clients in virtual time, in this process.
     ///
@@ -79,7 +76,7 @@ pub trait System: Sync {
         spec: &Spec,
         progress: &Progress,
         interrupted: &AtomicBool,
-    ) -> Result<Measured, TargetError>;
+    ) -> Result<Measured>;
 }
 
 /// The server side of a store, owned by the bench's process.
@@ -122,11 +119,11 @@ pub trait Target {
         workload: &Workload,
         records: Range<u64>,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(), TargetError>;
+    ) -> Result<()>;
 
     /// Runs a closed loop with the spec's number of lanes: keeps that many operations of
     /// [`Run::next`] outstanding until there are no more, and finishes every one.
-    fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError>;
+    fn run(&mut self, run: &Run<'_>) -> Result<()>;
 
     /// Sets whether to spin a while before sleeping for an answer.
     fn set_spinning(&mut self, _spinning: bool) {}
@@ -145,17 +142,13 @@ pub trait Target {
     /// Executes the operations of `run` as [`Self::run`] does, and counts the traffic of GETs and
     /// of PUTs over the fabric, each by themselves. This takes longer, so nothing is timed. Without
     /// a fabric it executes nothing and returns `None`.
-    fn traffic(&mut self, _run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
+    fn traffic(&mut self, _run: &Run<'_>) -> Result<Option<Traffic>> {
         Ok(None)
     }
 
     /// Operations a second of a bare single-thread loop of the memory accesses
     /// that GETs of the keys of `trace` cannot avoid, over this store's own memory.
-    fn limit_ops_per_s(
-        &mut self,
-        _workload: &Workload,
-        _trace: &Trace,
-    ) -> Result<Option<f64>, TargetError> {
+    fn limit_ops_per_s(&mut self, _workload: &Workload, _trace: &Trace) -> Result<Option<f64>> {
         Ok(None)
     }
 }

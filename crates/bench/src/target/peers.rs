@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Endpoint, Service, System, Target, lmdb, memcached, redis};
+use super::{Endpoint, Result, Service, System, Target, lmdb, memcached, redis};
 use crate::error::TargetError;
 use crate::measured::Measured;
 use crate::progress::Progress;
@@ -18,11 +18,7 @@ impl System for Peer {
         false
     }
 
-    fn start(
-        &self,
-        spec: &Spec,
-        interrupted: &AtomicBool,
-    ) -> Result<Box<dyn Service>, TargetError> {
+    fn start(&self, spec: &Spec, interrupted: &AtomicBool) -> Result<Box<dyn Service>> {
         Ok(match self {
             Peer::Memcached => Box::new(memcached::start(spec, interrupted)?),
             Peer::Redis => Box::new(redis::start(spec, interrupted)?),
@@ -30,12 +26,7 @@ impl System for Peer {
         })
     }
 
-    fn connect(
-        &self,
-        spec: &Spec,
-        endpoint: &Endpoint,
-        _client: u32,
-    ) -> Result<Box<dyn Target>, TargetError> {
+    fn connect(&self, spec: &Spec, endpoint: &Endpoint, _client: u32) -> Result<Box<dyn Target>> {
         Ok(match self {
             Peer::Memcached => Box::new(memcached::connect(spec, endpoint)?),
             Peer::Redis => Box::new(redis::connect(spec, endpoint)?),
@@ -43,7 +34,7 @@ impl System for Peer {
         })
     }
 
-    fn simulate(&self, _: &Spec, _: &Progress, _: &AtomicBool) -> Result<Measured, TargetError> {
+    fn simulate(&self, _: &Spec, _: &Progress, _: &AtomicBool) -> Result<Measured> {
         Err(TargetError::Impossible(format!(
             "--peer {}: it is measured in real time alone, without --fabric sim",
             self.name()

@@ -18,8 +18,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::Target;
 use super::protocol::{Parsed, Protocol, Reply};
+use super::{Result, Target};
 use crate::error::TargetError;
 use crate::measure::{Kind, Op, Outcome, Run};
 use crate::workload::Workload;
@@ -67,7 +67,7 @@ pub struct Pipeline<P> {
 
 impl<P: Protocol> Pipeline<P> {
     /// Connects with a window of `depth` requests.
-    pub fn connect(protocol: P, socket: &Path, depth: usize) -> Result<Self, TargetError> {
+    pub fn connect(protocol: P, socket: &Path, depth: usize) -> Result<Self> {
         let socket = UnixStream::connect(socket).map_err(|e| lost::<P>("connect", e))?;
         Ok(Self::over(protocol, socket, depth))
     }
@@ -94,12 +94,7 @@ impl<P: Protocol> Pipeline<P> {
     ///
     /// The window is refilled when half of it is free: the server works on one
     /// half while the other is made, and neither side wakes for single requests.
-    fn drive(
-        &mut self,
-        depth: usize,
-        workload: &Workload,
-        feed: &mut impl Feed,
-    ) -> Result<(), TargetError> {
+    fn drive(&mut self, depth: usize, workload: &Workload, feed: &mut impl Feed) -> Result<()> {
         let mut now = feed.now();
         let mut more = true;
         loop {
@@ -146,7 +141,7 @@ impl<P: Protocol> Pipeline<P> {
 
     /// Sends waiting requests without blocking, then waits for replies or, if requests are left,
     /// for room to send them.
-    fn exchange(&mut self) -> Result<(), TargetError> {
+    fn exchange(&mut self) -> Result<()> {
         self.send()?;
         if self.out.is_empty() {
             for _ in 0..self.spins {
@@ -166,7 +161,7 @@ impl<P: Protocol> Pipeline<P> {
         Ok(())
     }
 
-    fn send(&mut self) -> Result<(), TargetError> {
+    fn send(&mut self) -> Result<()> {
         while self.out_sent < self.out.len() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match send(&self.socket, &self.out[self.out_sent..], flags) {
@@ -182,7 +177,7 @@ impl<P: Protocol> Pipeline<P> {
     }
 
     /// Takes bytes that have arrived; returns false if there are none.
-    fn receive(&mut self, flags: RecvFlags) -> Result<bool, TargetError> {
+    fn receive(&mut self, flags: RecvFlags) -> Result<bool> {
         self.make_room();
         match recv(&self.socket, &mut self.inbox[self.in_end..], flags) {
             Ok((0, _)) => Err(lost::<P>("receive", "the server closed the connection")),
@@ -212,7 +207,7 @@ impl<P: Protocol> Pipeline<P> {
         }
     }
 
-    fn take_replies(&mut self, feed: &mut impl Feed, now: u64) -> Result<(), TargetError> {
+    fn take_replies(&mut self, feed: &mut impl Feed, now: u64) -> Result<()> {
         while self.in_end - self.in_start >= self.in_needed {
             let bytes = &self.inbox[self.in_start..self.in_end];
             match self.protocol.parse(bytes) {
@@ -249,7 +244,7 @@ impl<P: Protocol> Target for Pipeline<P> {
         workload: &Workload,
         records: Range<u64>,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(), TargetError> {
+    ) -> Result<()> {
         self.key.resize(workload.key_size(), 0);
         let mut feed = LoadFeed {
             next: records.start,
@@ -270,7 +265,7 @@ impl<P: Protocol> Target for Pipeline<P> {
         Ok(())
     }
 
-    fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
+    fn run(&mut self, run: &Run<'_>) -> Result<()> {
         self.key.resize(run.workload().key_size(), 0);
         self.drive(self.depth, run.workload(), &mut RunFeed { run })
     }

@@ -2,17 +2,16 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::Endpoint;
 use super::pipeline::Pipeline;
 use super::protocol::{Parsed, Protocol, Reply, decimal, line, value};
 use super::server::{Server, ServerSetup};
-use crate::error::TargetError;
+use super::{Endpoint, Result};
 use crate::spec::Spec;
 
 const NAME: &str = "redis";
 
 /// Starts a private Redis that keeps everything in memory and writes nothing.
-pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server, TargetError> {
+pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server> {
     let setup = ServerSetup { name: NAME, program: "redis-server", package: "redis-server" };
     setup.start(interrupted, |dir, socket| {
         let (dir, socket) = (dir.to_string_lossy(), socket.to_string_lossy());
@@ -33,7 +32,7 @@ pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server, TargetErro
 }
 
 /// Connects one client.
-pub fn connect(spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Redis>, TargetError> {
+pub fn connect(spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Redis>> {
     Pipeline::connect(Redis::new(spec), &endpoint.paths[0], spec.lanes)
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::starting::Starting;
-use super::{DIR_PREFIX, Endpoint, Service};
+use super::{DIR_PREFIX, Endpoint, Result, Service};
 use crate::error::TargetError;
 use crate::process::{Owned, cpu_seconds, tied_command};
 use crate::tuning::{Cores, Tuning};
@@ -49,7 +49,7 @@ impl ServerSetup {
         &self,
         interrupted: &AtomicBool,
         arguments: impl FnOnce(&Path, &Path) -> Vec<String>,
-    ) -> Result<Server, TargetError> {
+    ) -> Result<Server> {
         let program = find_program(self.program)
             .ok_or(TargetError::NotInstalled { peer: self.name, package: self.package })?;
         let failed = |error: std::io::Error| self.not_started(error.to_string());

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::TargetError;
 use crate::process::Owned;
+use crate::target::Result;
 
 /// How long a server with memory of its own may take until it is ready, and how much longer for
 /// each GiB that it has to allocate. A server that ends is noticed at once. On an emulated
@@ -33,7 +34,7 @@ pub struct Starting<'a> {
 
 impl Starting<'_> {
     /// Waits until it answers.
-    pub fn wait(&self, process: &mut Owned, interrupted: &AtomicBool) -> Result<(), TargetError> {
+    pub fn wait(&self, process: &mut Owned, interrupted: &AtomicBool) -> Result<()> {
         let failed = |reason: String| {
             Err(not_started(self.server, format!("{reason}; it said: {}", last_words(self.log))))
         };

@@ -17,7 +17,7 @@ use crate::limits::{
 };
 use crate::sync::AtomicU64;
 use crate::{
-    Atomics, Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip,
+    Atomics, Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result, RoundTrip,
     UnreliableWrites, Validation,
 };
 
@@ -103,12 +103,7 @@ impl ShmEndpoint {
 
     /// The place of `len` bytes at `at`, checked.
     #[inline(always)]
-    pub(super) fn locate(
-        &self,
-        at: RemoteAddr,
-        len: usize,
-        write: bool,
-    ) -> Result<*mut u8, FabricError> {
+    pub(super) fn locate(&self, at: RemoteAddr, len: usize, write: bool) -> Result<*mut u8> {
         let Some(slot) = self.slots.get(at.region().0 as usize) else {
             return Err(FabricError::Unattached { region: at.region() });
         };
@@ -138,7 +133,7 @@ impl ShmEndpoint {
 
     /// The word at `at`, checked.
     #[inline(always)]
-    fn word(&self, at: RemoteAddr, write: bool) -> Result<&AtomicU64, FabricError> {
+    fn word(&self, at: RemoteAddr, write: bool) -> Result<&AtomicU64> {
         let place = self.locate(at, 8, write)?;
         if !at.offset().is_multiple_of(8) {
             return Err(self.misaligned(at, 8));
@@ -156,7 +151,7 @@ impl ShmEndpoint {
     /// Posts a READ: counts it, prefetches its lines, and returns the place of its bytes. The place
     /// stays mapped for as long as the endpoint is borrowed.
     #[inline(always)]
-    fn post_read(&self, at: RemoteAddr, len: usize) -> Result<*const u8, FabricError> {
+    fn post_read(&self, at: RemoteAddr, len: usize) -> Result<*const u8> {
         self.count(Verb::Read, at, len);
         let place = self.locate(at, len, false)?.cast_const();
         let first = place as usize & !(CACHE_LINE_BYTES - 1);
@@ -171,7 +166,7 @@ impl ShmEndpoint {
 
     /// Posts a READ of `words` words.
     #[inline(always)]
-    fn post_words(&self, at: RemoteAddr, words: usize) -> Result<*const u8, FabricError> {
+    fn post_words(&self, at: RemoteAddr, words: usize) -> Result<*const u8> {
         let place = self.post_read(at, words * 8)?;
         if !at.offset().is_multiple_of(8) {
             return Err(self.misaligned(at, words * 8));
@@ -197,13 +192,13 @@ impl ShmEndpoint {
         unsafe { buf.append_with(len, |room| copy::copy_out(place, room, len)) };
     }
 
-    pub(super) fn load_word_at(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+    pub(super) fn load_word_at(&self, at: RemoteAddr) -> Result<u64> {
         Ok(words::load(self.word(at, false)?))
     }
 
     /// Loads a word of every cache line of `len` bytes; `at` and `len` are multiples of 8.
     #[inline(always)]
-    pub(super) fn touch(&self, at: RemoteAddr, len: usize) -> Result<u64, FabricError> {
+    pub(super) fn touch(&self, at: RemoteAddr, len: usize) -> Result<u64> {
         let place = self.locate(at, len, false)? as usize;
         let (mut next, end) = (place & !7, place + len.saturating_sub(7));
         let mut sum = 0u64;
@@ -271,7 +266,7 @@ impl Fabric for ShmEndpoint {
         &'a self,
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
-    ) -> impl Future<Output = Result<(), FabricError>> + 'a {
+    ) -> impl Future<Output = Result<()>> + 'a {
         assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
         let each = out.len() / at.len();
         assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
@@ -298,7 +293,7 @@ impl Fabric for ShmEndpoint {
         &self,
         at: RemoteAddr,
         words: usize,
-    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_ {
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX]>> + '_ {
         assert!(words <= BUCKET_WORDS_MAX, "words of a bucket");
         let place = self.post_words(at, words);
         self.counters.count_round_trip();
@@ -320,7 +315,7 @@ impl Fabric for ShmEndpoint {
         at: RemoteAddr,
         len: usize,
         mut buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+    ) -> impl Future<Output = (Buf, Result<()>)> + '_ {
         let place = self.post_read(at, len);
         self.counters.count_round_trip();
         async move {
@@ -338,7 +333,7 @@ impl Fabric for ShmEndpoint {
         at: RemoteAddr,
         len: usize,
         mut buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
+    ) -> impl Future<Output = (Buf, Result<u64>)> + '_ {
         let word = self.post_words(word, 1);
         let place = self.post_read(at, len);
         self.counters.count_round_trip();
@@ -362,7 +357,7 @@ impl Fabric for ShmEndpoint {
         at: RemoteAddr,
         expect: u64,
         new: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+    ) -> impl Future<Output = Result<u64>> + '_ {
         // Executed when it is posted: the word was read just before, so its line is near.
         self.count(Verb::CompareSwap, at, 8);
         self.counters.count_round_trip();
@@ -370,18 +365,14 @@ impl Fabric for ShmEndpoint {
     }
 
     #[inline(always)]
-    fn fetch_add(
-        &self,
-        at: RemoteAddr,
-        add: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+    fn fetch_add(&self, at: RemoteAddr, add: u64) -> impl Future<Output = Result<u64>> + '_ {
         self.count(Verb::FetchAdd, at, 8);
         self.counters.count_round_trip();
         std::future::ready(self.word(at, true).map(|w| words::fetch_add(w, add)))
     }
 
     #[inline(always)]
-    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
         assert!(
             bytes.len() <= CACHE_LINE_BYTES,
             "an inline WRITE has at most {CACHE_LINE_BYTES} bytes"
@@ -390,11 +381,7 @@ impl Fabric for ShmEndpoint {
         self.store(at, &[bytes])
     }
 
-    fn write(
-        &self,
-        at: RemoteAddr,
-        buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+    fn write(&self, at: RemoteAddr, buf: Buf) -> impl Future<Output = (Buf, Result<()>)> + '_ {
         self.count(Verb::Write, at, buf.len());
         self.counters.count_round_trip();
         let done = self.store(at, &[&buf]);
@@ -406,7 +393,7 @@ impl Fabric for ShmEndpoint {
     }
 
     #[inline(always)]
-    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<()> {
         let len = parts.iter().map(|p| p.len()).sum();
         let mut place = self.locate(at, len, true)?;
         for part in parts {
@@ -421,30 +408,30 @@ impl Fabric for ShmEndpoint {
     }
 
     #[inline(always)]
-    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<()> {
         words::store_before(self.word(at, true)?, word);
         Ok(())
     }
 
     #[inline(always)]
-    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<()> {
         words::store_after(self.word(at, true)?, word);
         Ok(())
     }
 
     #[inline(always)]
-    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+    fn announce(&self, at: RemoteAddr, word: u64) -> Result<()> {
         words::announce(self.word(at, true)?, word);
         Ok(())
     }
 
     #[inline(always)]
-    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+    fn load(&self, at: RemoteAddr) -> Result<u64> {
         Ok(words::load(self.word(at, false)?))
     }
 
     #[inline]
-    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<()> {
         let place = self.locate(at, len, false)?;
         // SAFETY: `locate` gave `len` mapped bytes, and the endpoint was borrowed since.
         unsafe { self.complete_read(place, len, buf) };
@@ -452,7 +439,7 @@ impl Fabric for ShmEndpoint {
     }
 
     #[inline(always)]
-    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+    fn reload(&self, at: RemoteAddr) -> Result<u64> {
         Ok(words::load_after(self.word(at, false)?))
     }
 
@@ -463,7 +450,7 @@ impl Fabric for ShmEndpoint {
         }
     }
 
-    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
+    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8> {
         self.locate(at, len, true)
     }
 
@@ -516,7 +503,7 @@ impl Fabric for ShmEndpoint {
 impl UnreliableWrites for ShmEndpoint {
     /// Executed when it is posted, and never lost.
     #[inline(always)]
-    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
         self.count(Verb::Write, at, bytes.len());
         self.store(at, &[bytes])
     }

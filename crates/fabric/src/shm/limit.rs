@@ -1,6 +1,6 @@
 //! The bound that a GET is measured against: its unavoidable memory accesses and nothing else.
 
-use crate::{FabricError, RemoteAddr};
+use crate::{RemoteAddr, Result};
 
 use super::ShmEndpoint;
 
@@ -18,7 +18,7 @@ impl ShmEndpoint {
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`] if a word or an entry lies outside its region.
-    pub fn chase(&self, index_words: &[RemoteAddr], to: &impl Chase) -> Result<u64, FabricError> {
+    pub fn chase(&self, index_words: &[RemoteAddr], to: &impl Chase) -> Result<u64> {
         let mut sum = 0u64;
         for at in index_words {
             let word = self.load_word_at(*at)?;

@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 use crate::limits::{CACHE_LINE_BYTES, MAIL_MESSAGE_BYTES_MAX, MAIL_RING_BYTES, MAIL_SENDERS_MAX};
 use crate::sync::AtomicU64;
-use crate::{Buf, FabricError, RemoteAddr, bounds};
+use crate::{Buf, FabricError, RemoteAddr, Result, bounds};
 
 use super::{Region, copy, words};
 
@@ -159,7 +159,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// [`FabricError::BadAddress`] if there is none, [`FabricError::ReadOnly`] if the region is.
-    pub fn open(region: Arc<Region>, at: RemoteAddr) -> Result<Self, FabricError> {
+    pub fn open(region: Arc<Region>, at: RemoteAddr) -> Result<Self> {
         let bad = |why| FabricError::BadAddress { why };
         let is_inside = |bytes: u64| bounds::is_inside(at.offset(), bytes, region.len());
         if !at.offset().is_multiple_of(LINE) || !is_inside(OWNERS_AT) {
@@ -192,7 +192,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// [`FabricError::PeersExhausted`] if all rings belong to others.
-    pub fn claim(&self, name: u64) -> Result<u32, FabricError> {
+    pub fn claim(&self, name: u64) -> Result<u32> {
         assert!(name != 0, "nobody's name");
         for ring in 0..self.senders() {
             let owner = words::load(self.owner_word(ring));

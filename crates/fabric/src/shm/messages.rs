@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use crate::limits::{MAIL_MESSAGE_BYTES_MAX, MAIL_PEERS_MAX, REGIONS_MAX};
 use crate::messages::AddressKind;
-use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, RemoteAddr};
+use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, RemoteAddr, Result};
 
 use super::Region;
 use super::mailbox::{Mailbox, record_bytes};
@@ -119,7 +119,7 @@ impl ShmMessages {
     pub fn open(
         regions: impl IntoIterator<Item = (RegionId, Arc<Region>)>,
         mailbox: RemoteAddr,
-    ) -> Result<Self, FabricError> {
+    ) -> Result<Self> {
         let mut table = vec![None; REGIONS_MAX];
         for (id, region) in regions {
             let before = table[id.0 as usize].replace(region);
@@ -150,7 +150,7 @@ impl ShmMessages {
     }
 }
 
-fn open_mailbox(regions: &[Option<Arc<Region>>], at: RemoteAddr) -> Result<Mailbox, FabricError> {
+fn open_mailbox(regions: &[Option<Arc<Region>>], at: RemoteAddr) -> Result<Mailbox> {
     let region = regions.get(at.region().0 as usize).and_then(Option::as_ref);
     let region = region.ok_or(FabricError::Unattached { region: at.region() })?;
     Mailbox::open(region.clone(), at)
@@ -158,7 +158,7 @@ fn open_mailbox(regions: &[Option<Arc<Region>>], at: RemoteAddr) -> Result<Mailb
 
 impl Inner {
     /// The peer of that name; this end gets a ring in its mailbox.
-    fn peer(&mut self, name: u64) -> Result<Peer, FabricError> {
+    fn peer(&mut self, name: u64) -> Result<Peer> {
         if let Some(peer) = self.numbers.get(&name) {
             return Ok(*peer);
         }
@@ -274,13 +274,13 @@ impl Messages for ShmMessages {
         MessageAddress::new(AddressKind::Mailbox, [self.at.to_word(), 0, 0])
     }
 
-    fn peer(&self, address: &MessageAddress) -> Result<Peer, FabricError> {
+    fn peer(&self, address: &MessageAddress) -> Result<Peer> {
         let [at, ..] = address.of_kind(AddressKind::Mailbox)?;
         self.inner.borrow_mut().peer(name_of(RemoteAddr::from_word(at)))
     }
 
     #[inline]
-    fn send_all(&self, messages: &[(Peer, &[u8])]) -> Result<(), FabricError> {
+    fn send_all(&self, messages: &[(Peer, &[u8])]) -> Result<()> {
         let max = MAIL_MESSAGE_BYTES_MAX;
         if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() > max) {
             return Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 });

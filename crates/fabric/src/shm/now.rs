@@ -1,18 +1,18 @@
 //! READs that are executed when they are posted, for a doorbell that is only partly on this host.
 
-use crate::{Buf, FabricError, RemoteAddr};
+use crate::{Buf, RemoteAddr, Result};
 
 use super::ShmEndpoint;
 use super::endpoint::load_word;
 
 impl ShmEndpoint {
     /// Whether `len` bytes may be read.
-    pub(crate) fn check_read(&self, at: RemoteAddr, len: usize) -> Result<(), FabricError> {
+    pub(crate) fn check_read(&self, at: RemoteAddr, len: usize) -> Result<()> {
         self.locate(at, len, false).map(drop)
     }
 
     /// READs words as they are now, without counting the READ.
-    pub(crate) fn read_now(&self, at: RemoteAddr, out: &mut [u64]) -> Result<(), FabricError> {
+    pub(crate) fn read_now(&self, at: RemoteAddr, out: &mut [u64]) -> Result<()> {
         let place = self.locate(at, out.len() * 8, false)?;
         if !at.offset().is_multiple_of(8) {
             return Err(self.misaligned(at, out.len() * 8));

@@ -4,7 +4,7 @@ use std::cell::RefMut;
 
 use super::SimEndpoint;
 use super::process::Connection;
-use crate::{Fabric, FabricError, RegionId};
+use crate::{Fabric, FabricError, RegionId, Result};
 
 impl SimEndpoint {
     /// Makes the connection to a node again after it broke: from then on no verb that was posted on
@@ -13,7 +13,7 @@ impl SimEndpoint {
     /// # Errors
     /// [`FabricError::Unreachable`] if the node does not answer, if it is another one because it
     /// lost its memory, or if this process was fenced.
-    pub async fn reconnect(&self, node: RegionId) -> Result<(), FabricError> {
+    pub async fn reconnect(&self, node: RegionId) -> Result<()> {
         self.pause(self.world.profile.one_way_ns.div_ceil(500)).await;
         let answers = self.world.is_open(self.home, node);
         if !answers || !self.is_same(node) || self.world.process(self.process).fenced {

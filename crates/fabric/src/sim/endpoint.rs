@@ -14,7 +14,7 @@ use crate::bounds::is_inside;
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX, TRANSFER_BYTES_MAX,
 };
-use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr};
+use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result};
 
 /// How often a process is stopped before an access that is not a store: a share of
 /// [`Faults::stops`](super::Faults).
@@ -52,7 +52,7 @@ impl Drop for Posted<'_> {
 
 impl Posted<'_> {
     /// Waits until all verbs are over; returns the first error, if there is one.
-    async fn wait(&mut self) -> Result<(), FabricError> {
+    async fn wait(&mut self) -> Result<()> {
         poll_fn(|_| {
             let mut verbs = self.world.verbs.borrow_mut();
             let mut result = Ok(());
@@ -93,7 +93,7 @@ impl SimEndpoint {
     ///
     /// # Errors
     /// [`FabricError::TooLong`] beyond the network's longest message.
-    pub fn send(&self, to: ProcessId, bytes: &[u8]) -> Result<(), FabricError> {
+    pub fn send(&self, to: ProcessId, bytes: &[u8]) -> Result<()> {
         if bytes.len() > self.message_bytes_max {
             let max = self.message_bytes_max as u64;
             return Err(FabricError::TooLong { len: bytes.len() as u64, max });
@@ -117,7 +117,7 @@ impl SimEndpoint {
         self.world.process(self.process).alive
     }
 
-    fn check(&self, at: RemoteAddr, len: usize) -> Result<(), FabricError> {
+    fn check(&self, at: RemoteAddr, len: usize) -> Result<()> {
         let nodes = self.world.nodes.borrow();
         let Some(node) = nodes.get(at.region().0 as usize) else {
             return Err(FabricError::Unattached { region: at.region() });
@@ -132,7 +132,7 @@ impl SimEndpoint {
         Ok(())
     }
 
-    fn check_words(&self, at: RemoteAddr, words: usize) -> Result<(), FabricError> {
+    fn check_words(&self, at: RemoteAddr, words: usize) -> Result<()> {
         self.check(at, words * 8)?;
         if at.offset().is_multiple_of(8) {
             return Ok(());
@@ -154,12 +154,7 @@ impl SimEndpoint {
     }
 
     /// Posts a verb.
-    pub(super) fn post(
-        &self,
-        work: Work,
-        at: RemoteAddr,
-        data: Vec<u8>,
-    ) -> Result<VerbId, FabricError> {
+    pub(super) fn post(&self, work: Work, at: RemoteAddr, data: Vec<u8>) -> Result<VerbId> {
         let words = matches!(work, Work::CompareSwap { .. } | Work::FetchAdd { .. });
         if words {
             self.check_words(at, 1)?
@@ -218,12 +213,7 @@ impl SimEndpoint {
     }
 
     /// Posts one verb that will be waited for.
-    fn post_one(
-        &self,
-        work: Work,
-        at: RemoteAddr,
-        data: Vec<u8>,
-    ) -> Result<Posted<'_>, FabricError> {
+    fn post_one(&self, work: Work, at: RemoteAddr, data: Vec<u8>) -> Result<Posted<'_>> {
         self.doorbell();
         let id = self.post(work, at, data)?;
         let mut verbs = [None; DOORBELL_READS_MAX];
@@ -231,7 +221,7 @@ impl SimEndpoint {
         Ok(Posted { world: &self.world, verbs })
     }
 
-    fn post_reads(&self, at: &[RemoteAddr], each: usize) -> Result<Posted<'_>, FabricError> {
+    fn post_reads(&self, at: &[RemoteAddr], each: usize) -> Result<Posted<'_>> {
         self.doorbell();
         let mut posted = Posted { world: &self.world, verbs: [None; DOORBELL_READS_MAX] };
         for (verb, at) in posted.verbs.iter_mut().zip(at) {
@@ -241,11 +231,7 @@ impl SimEndpoint {
         Ok(posted)
     }
 
-    fn atomic(
-        &self,
-        work: Work,
-        at: RemoteAddr,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+    fn atomic(&self, work: Work, at: RemoteAddr) -> impl Future<Output = Result<u64>> + '_ {
         let by_cpu = self.world.faults.borrow().cpu_atomics
             && self.is_mapped(at.region())
             && self.is_alive();
@@ -259,7 +245,7 @@ impl SimEndpoint {
         }
     }
 
-    fn atomic_by_cpu(&self, work: Work, at: RemoteAddr) -> Result<u64, FabricError> {
+    fn atomic_by_cpu(&self, work: Work, at: RemoteAddr) -> Result<u64> {
         self.check_words(at, 1)?;
         self.drain_stores();
         let memory = self.world.memory(at.region());
@@ -276,7 +262,7 @@ impl SimEndpoint {
     }
 
     /// The aligned word at `at` of a mapped region, as this process sees it.
-    fn own_word(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+    fn own_word(&self, at: RemoteAddr) -> Result<u64> {
         self.check_words(at, 1)?;
         self.check_mapped(at)?;
         let word = self.world.memory(at.region()).load(at.offset());
@@ -284,7 +270,7 @@ impl SimEndpoint {
         Ok(if process.stores.is_empty() { word } else { process.stores.over(at, word) })
     }
 
-    fn check_mapped(&self, at: RemoteAddr) -> Result<(), FabricError> {
+    fn check_mapped(&self, at: RemoteAddr) -> Result<()> {
         if self.is_mapped(at.region()) {
             return Ok(());
         }
@@ -334,7 +320,7 @@ impl Fabric for SimEndpoint {
         &'a self,
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
-    ) -> impl Future<Output = Result<(), FabricError>> + 'a {
+    ) -> impl Future<Output = Result<()>> + 'a {
         assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
         let each = out.len() / at.len();
         assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
@@ -354,7 +340,7 @@ impl Fabric for SimEndpoint {
         &self,
         at: RemoteAddr,
         words: usize,
-    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_ {
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX]>> + '_ {
         assert!(words <= BUCKET_WORDS_MAX, "words of a bucket");
         let posted = self.post_reads(&[at], words);
         async move {
@@ -372,7 +358,7 @@ impl Fabric for SimEndpoint {
         at: RemoteAddr,
         len: usize,
         mut buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+    ) -> impl Future<Output = (Buf, Result<()>)> + '_ {
         // A length that no memory has must not be allocated before it is refused.
         let posted = self.check(at, len).and_then(|()| self.post_one(Work::Read, at, vec![0; len]));
         async move {
@@ -394,7 +380,7 @@ impl Fabric for SimEndpoint {
         at: RemoteAddr,
         len: usize,
         mut buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
+    ) -> impl Future<Output = (Buf, Result<u64>)> + '_ {
         let posted = self.check(at, len).and_then(|()| {
             let mut posted = self.post_reads(&[word], 1)?;
             posted.verbs[1] = Some(self.post(Work::Read, at, vec![0; len])?);
@@ -419,19 +405,15 @@ impl Fabric for SimEndpoint {
         at: RemoteAddr,
         expect: u64,
         new: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+    ) -> impl Future<Output = Result<u64>> + '_ {
         self.atomic(Work::CompareSwap { expect, new }, at)
     }
 
-    fn fetch_add(
-        &self,
-        at: RemoteAddr,
-        add: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+    fn fetch_add(&self, at: RemoteAddr, add: u64) -> impl Future<Output = Result<u64>> + '_ {
         self.atomic(Work::FetchAdd { add }, at)
     }
 
-    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
         assert!(
             bytes.len() <= CACHE_LINE_BYTES,
             "an inline WRITE has at most {CACHE_LINE_BYTES} bytes"
@@ -443,11 +425,7 @@ impl Fabric for SimEndpoint {
         Ok(())
     }
 
-    fn write(
-        &self,
-        at: RemoteAddr,
-        buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+    fn write(&self, at: RemoteAddr, buf: Buf) -> impl Future<Output = (Buf, Result<()>)> + '_ {
         let posted = self.check(at, buf.len());
         let posted = posted.and_then(|()| self.post_one(Work::Write, at, buf.to_vec()));
         async move {
@@ -463,7 +441,7 @@ impl Fabric for SimEndpoint {
         region == self.home || (self.world.profile.one_host && exists)
     }
 
-    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<(), FabricError> {
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<()> {
         let len = parts.iter().map(|part| part.len()).sum();
         self.check(at, len)?;
         self.check_mapped(at)?;
@@ -480,7 +458,7 @@ impl Fabric for SimEndpoint {
         Ok(())
     }
 
-    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+    fn store_before(&self, at: RemoteAddr, word: u64) -> Result<()> {
         self.check_words(at, 1)?;
         self.check_mapped(at)?;
         self.world.stop(self.process, 1.0);
@@ -491,7 +469,7 @@ impl Fabric for SimEndpoint {
         Ok(())
     }
 
-    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+    fn store_after(&self, at: RemoteAddr, word: u64) -> Result<()> {
         self.check_words(at, 1)?;
         self.check_mapped(at)?;
         self.world.stop(self.process, 1.0);
@@ -502,7 +480,7 @@ impl Fabric for SimEndpoint {
         Ok(())
     }
 
-    fn announce(&self, at: RemoteAddr, word: u64) -> Result<(), FabricError> {
+    fn announce(&self, at: RemoteAddr, word: u64) -> Result<()> {
         self.check_words(at, 1)?;
         self.check_mapped(at)?;
         self.world.stop(self.process, 1.0);
@@ -513,12 +491,12 @@ impl Fabric for SimEndpoint {
         Ok(())
     }
 
-    fn load(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+    fn load(&self, at: RemoteAddr) -> Result<u64> {
         self.world.stop(self.process, BEFORE_OTHERS);
         self.own_word(at)
     }
 
-    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<(), FabricError> {
+    fn load_bytes(&self, at: RemoteAddr, len: usize, buf: &mut Buf) -> Result<()> {
         let end = buf.len() + len;
         // A process that is stopped in a copy may be anywhere in the copy.
         let stops = self.world.faults.borrow().stops > 0.0;
@@ -534,12 +512,12 @@ impl Fabric for SimEndpoint {
         Ok(())
     }
 
-    fn reload(&self, at: RemoteAddr) -> Result<u64, FabricError> {
+    fn reload(&self, at: RemoteAddr) -> Result<u64> {
         self.world.stop(self.process, BEFORE_OTHERS);
         self.own_word(at)
     }
 
-    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
+    fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8> {
         self.check(at, len)?;
         self.check_mapped(at)?;
         if !self.is_alive() {

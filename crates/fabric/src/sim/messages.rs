@@ -3,7 +3,7 @@
 use super::verb::Work;
 use super::{DATAGRAM_BYTES_MAX, ProcessId, SimEndpoint};
 use crate::messages::AddressKind;
-use crate::{Buf, FabricError, MessageAddress, Messages, RemoteAddr, UnreliableWrites};
+use crate::{Buf, FabricError, MessageAddress, Messages, RemoteAddr, Result, UnreliableWrites};
 
 impl SimEndpoint {
     /// The same endpoint on a network whose messages have up to this many bytes.
@@ -24,7 +24,7 @@ impl Messages for SimEndpoint {
         MessageAddress::new(AddressKind::Process, [u64::from(self.process.0), 0, 0])
     }
 
-    fn peer(&self, address: &MessageAddress) -> Result<ProcessId, FabricError> {
+    fn peer(&self, address: &MessageAddress) -> Result<ProcessId> {
         let [number, ..] = address.of_kind(AddressKind::Process)?;
         let there_are = self.world.process_count();
         let known = u32::try_from(number).ok().filter(|number| *number < there_are);
@@ -32,7 +32,7 @@ impl Messages for SimEndpoint {
         known.map(ProcessId).ok_or(FabricError::BadAddress { why })
     }
 
-    fn send_all(&self, messages: &[(ProcessId, &[u8])]) -> Result<(), FabricError> {
+    fn send_all(&self, messages: &[(ProcessId, &[u8])]) -> Result<()> {
         let max = self.message_bytes_max as u64;
         if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() as u64 > max) {
             return Err(FabricError::TooLong { len: long.len() as u64, max });
@@ -53,7 +53,7 @@ impl Messages for SimEndpoint {
 }
 
 impl UnreliableWrites for SimEndpoint {
-    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
         let id = self.post(Work::Write, at, bytes.to_vec())?;
         let lost = self.world.happens(self.world.faults.borrow().lost_messages);
         if let Some(verb) = self.world.verbs.borrow_mut().get(id) {

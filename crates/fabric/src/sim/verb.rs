@@ -1,7 +1,7 @@
 //! A verb on its way, and the table of all of them.
 
 use crate::counters::Verb as Kind;
-use crate::{FabricError, RemoteAddr};
+use crate::{FabricError, RemoteAddr, Result};
 
 /// A process of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +43,7 @@ pub(super) enum Stage {
     /// Executed; the answer is on its way.
     Response,
     /// Its process knows the outcome.
-    Done(Result<(), FabricError>),
+    Done(Result<()>),
 }
 
 /// A posted verb.
@@ -79,7 +79,7 @@ pub(super) struct Verb {
 
 impl Verb {
     /// The outcome that its process gets, once there is one.
-    pub fn outcome(&self) -> Option<Result<(), FabricError>> {
+    pub fn outcome(&self) -> Option<Result<()>> {
         match self.stage {
             Stage::Done(outcome) => Some(outcome),
             _ if self.unknown => Some(Err(FabricError::OutcomeUnknown { at: self.at })),

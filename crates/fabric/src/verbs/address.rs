@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::messages::AddressKind;
-use crate::{FabricError, MessageAddress};
+use crate::{FabricError, MessageAddress, Result};
 
 /// The address of a thread's datagrams. Plain data, checked when it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl Address {
         MessageAddress::new(AddressKind::QueuePair, words).with_key(self.qkey)
     }
 
-    pub(super) fn from_plain(address: &MessageAddress) -> Result<Self, FabricError> {
+    pub(super) fn from_plain(address: &MessageAddress) -> Result<Self> {
         let ([low, high, end], qkey) = address.of_keyed(AddressKind::QueuePair)?;
         let why = "its LID has more than 16 bits";
         let lid = u16::try_from(end >> 32).map_err(|_| FabricError::BadAddress { why })?;

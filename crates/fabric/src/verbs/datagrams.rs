@@ -30,7 +30,7 @@ use std::time::Instant;
 use crate::limits::{
     EMPTY_POLLS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY, WAY_RETRY, WAYS_MAX,
 };
-use crate::{Buf, FabricError, MessageAddress, Messages};
+use crate::{Buf, FabricError, MessageAddress, Messages, Result};
 use rand::Rng;
 
 use super::address::Address;
@@ -406,7 +406,7 @@ impl Messages for Datagrams {
     }
 
     /// An address without a way to it counts as invalid.
-    fn peer(&self, address: &MessageAddress) -> Result<Peer, FabricError> {
+    fn peer(&self, address: &MessageAddress) -> Result<Peer> {
         let address = Address::from_plain(address)?;
         Datagrams::peer(self, &address).map_err(|error| {
             tracing::warn!(%error, ?address, "an address cannot be reached");
@@ -415,7 +415,7 @@ impl Messages for Datagrams {
     }
 
     /// Waits while the send queue is full, for as long as the card needs for a message.
-    fn send_all(&self, messages: &[(Peer, &[u8])]) -> Result<(), FabricError> {
+    fn send_all(&self, messages: &[(Peer, &[u8])]) -> Result<()> {
         let max = self.message_bytes_max();
         if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() > max) {
             return Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 });

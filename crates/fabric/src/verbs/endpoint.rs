@@ -9,7 +9,7 @@ use rand::Rng;
 
 use crate::limits::{EMPTY_POLLS_MAX, SEND_QUEUE_WRS};
 use crate::shm::{Region, ShmEndpoint};
-use crate::{Counters, Fabric, FabricError, RegionId};
+use crate::{Counters, Fabric, RegionId, Result};
 
 use super::engine::Engine;
 use super::host::os;
@@ -151,7 +151,7 @@ impl VerbsEndpoint {
     }
 
     /// Waits until an operation is over.
-    pub(super) fn poll_op(&self, op: OpId, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+    pub(super) fn poll_op(&self, op: OpId, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let mut engine = self.engine.borrow_mut();
         if let Some(outcome) = engine.ops.outcome(op) {
             return Poll::Ready(outcome);
@@ -188,7 +188,7 @@ pub(super) struct Posted<'a> {
 }
 
 impl Posted<'_> {
-    pub async fn wait(&self) -> Result<(), FabricError> {
+    pub async fn wait(&self) -> Result<()> {
         poll_fn(|cx| self.endpoint.poll_op(self.op, cx)).await
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::bounds::is_inside;
 use crate::limits::{COMPLETION_BATCH, COMPLETIONS_MAX, REGIONS_MAX};
-use crate::{FabricError, RegionId, RemoteAddr};
+use crate::{FabricError, RegionId, RemoteAddr, Result};
 
 use super::Device;
 use super::flights::{Flight, Then};
@@ -105,7 +105,7 @@ impl Engine {
         at: RemoteAddr,
         len: usize,
         access: Access,
-    ) -> Result<(), FabricError> {
+    ) -> Result<()> {
         let region = at.region();
         let Some(way) = self.way(transport, region) else {
             return Err(FabricError::Unattached { region });
@@ -127,12 +127,7 @@ impl Engine {
 
     /// Like [`Engine::check`], for `words` words; the word of an atomic must have one key.
     #[inline]
-    pub fn check_words(
-        &self,
-        at: RemoteAddr,
-        words: usize,
-        access: Access,
-    ) -> Result<(), FabricError> {
+    pub fn check_words(&self, at: RemoteAddr, words: usize, access: Access) -> Result<()> {
         self.check(Transport::Reliable, at, words * 8, access)?;
         let way = self.way(Transport::Reliable, at.region()).expect("it was checked");
         if !at.offset().is_multiple_of(8) {

@@ -5,7 +5,7 @@ use std::future::Future;
 use crate::counters::Verb;
 use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX};
 use crate::{
-    Atomics, Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip,
+    Atomics, Buf, Caps, Counters, Fabric, RegionId, RemoteAddr, Result, RoundTrip,
     UnreliableWrites, Validation,
 };
 
@@ -42,7 +42,7 @@ impl Fabric for VerbsEndpoint {
         &'a self,
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
-    ) -> impl Future<Output = Result<(), FabricError>> + 'a {
+    ) -> impl Future<Output = Result<()>> + 'a {
         assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
         let each = out.len() / at.len();
         assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
@@ -67,7 +67,7 @@ impl Fabric for VerbsEndpoint {
         &self,
         at: RemoteAddr,
         words: usize,
-    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX], FabricError>> + '_ {
+    ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX]>> + '_ {
         assert!(words <= BUCKET_WORDS_MAX, "words of a bucket");
         let which = if at.region() == self.home {
             Either::Home(self.local.read_bucket(at, words))
@@ -91,7 +91,7 @@ impl Fabric for VerbsEndpoint {
         at: RemoteAddr,
         len: usize,
         buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+    ) -> impl Future<Output = (Buf, Result<()>)> + '_ {
         let which = if at.region() == self.home {
             Either::Home(self.local.read(at, len, buf))
         } else {
@@ -115,7 +115,7 @@ impl Fabric for VerbsEndpoint {
         at: RemoteAddr,
         len: usize,
         buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<u64, FabricError>)> + '_ {
+    ) -> impl Future<Output = (Buf, Result<u64>)> + '_ {
         let is_home = word.region() == self.home && at.region() == self.home;
         let which = if is_home {
             Either::Home(self.local.read_word_and_bytes(word, at, len, buf))
@@ -140,20 +140,16 @@ impl Fabric for VerbsEndpoint {
         at: RemoteAddr,
         expect: u64,
         new: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+    ) -> impl Future<Output = Result<u64>> + '_ {
         let task = Task::CompareSwap { expect, new };
         Self::old_word(self.post_atomic(Verb::CompareSwap, task, at))
     }
 
-    fn fetch_add(
-        &self,
-        at: RemoteAddr,
-        add: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
+    fn fetch_add(&self, at: RemoteAddr, add: u64) -> impl Future<Output = Result<u64>> + '_ {
         Self::old_word(self.post_atomic(Verb::FetchAdd, Task::FetchAdd { add }, at))
     }
 
-    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+    fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
         let max = CACHE_LINE_BYTES;
         assert!(bytes.len() <= max, "an inline WRITE has at most {max} bytes");
         if at.region() == self.home {
@@ -162,11 +158,7 @@ impl Fabric for VerbsEndpoint {
         self.post_unsignaled(RC, at, bytes)
     }
 
-    fn write(
-        &self,
-        at: RemoteAddr,
-        buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<(), FabricError>)> + '_ {
+    fn write(&self, at: RemoteAddr, buf: Buf) -> impl Future<Output = (Buf, Result<()>)> + '_ {
         let which = if at.region() == self.home {
             Either::Home(self.local.write(at, buf))
         } else {
@@ -218,7 +210,7 @@ impl Fabric for VerbsEndpoint {
 }
 
 impl UnreliableWrites for VerbsEndpoint {
-    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
         if at.region() != self.home {
             return self.post_unsignaled(Transport::Unreliable, at, bytes);
         }

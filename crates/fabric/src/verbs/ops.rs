@@ -4,7 +4,7 @@
 //! work requests is over, whether or not the future still lives.
 
 use crate::limits::{DOORBELL_READS_MAX, READ_WORDS_MAX};
-use crate::{Buf, FabricError};
+use crate::{Buf, FabricError, Result};
 
 /// Names an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Ops {
     /// Notes that a work request of an operation is over, or that its verb was wholly posted. The
     /// first error stays.
     #[inline]
-    pub fn end(&mut self, id: OpId, result: Result<(), FabricError>) {
+    pub fn end(&mut self, id: OpId, result: Result<()>) {
         let op = self.get(id);
         assert!(op.pending > 0, "an operation ends once");
         op.pending -= 1;
@@ -96,7 +96,7 @@ impl Ops {
 
     /// How an operation ended; `None` while it is under way.
     #[inline]
-    pub fn outcome(&mut self, id: OpId) -> Option<Result<(), FabricError>> {
+    pub fn outcome(&mut self, id: OpId) -> Option<Result<()>> {
         let op = self.get(id);
         (op.pending == 0).then_some(op.error.map_or(Ok(()), Err))
     }

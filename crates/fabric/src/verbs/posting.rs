@@ -2,7 +2,7 @@
 
 use crate::counters::Verb;
 use crate::limits::{DOORBELL_READS_MAX, READ_WORDS_MAX};
-use crate::{Buf, FabricError, RemoteAddr};
+use crate::{Buf, FabricError, RemoteAddr, Result};
 
 use super::VerbsEndpoint;
 use super::endpoint::Posted;
@@ -38,11 +38,7 @@ impl VerbsEndpoint {
     }
 
     /// Posts READs of `each` words; READs of the home region are copied now.
-    fn post_words(
-        &self,
-        at: &[RemoteAddr],
-        each: usize,
-    ) -> Result<(Posted<'_>, Doorbells), FabricError> {
+    fn post_words(&self, at: &[RemoteAddr], each: usize) -> Result<(Posted<'_>, Doorbells)> {
         let engine = &mut *self.engine.borrow_mut();
         for at in at.iter().filter(|at| at.region() != self.home) {
             engine.check_words(*at, each, Access::Read)?;
@@ -71,11 +67,7 @@ impl VerbsEndpoint {
         doorbells.ring(&mut self.engine.borrow_mut());
     }
 
-    pub(super) fn post_reads(
-        &self,
-        at: &[RemoteAddr],
-        each: usize,
-    ) -> Result<Posted<'_>, FabricError> {
+    pub(super) fn post_reads(&self, at: &[RemoteAddr], each: usize) -> Result<Posted<'_>> {
         let (posted, doorbells) = self.post_words(at, each)?;
         self.ring(doorbells);
         self.tally().count_round_trip();
@@ -159,12 +151,7 @@ impl VerbsEndpoint {
         Ok(Posted { endpoint: self, op })
     }
 
-    pub(super) fn post_atomic(
-        &self,
-        verb: Verb,
-        task: Task,
-        at: RemoteAddr,
-    ) -> Result<Posted<'_>, FabricError> {
+    pub(super) fn post_atomic(&self, verb: Verb, task: Task, at: RemoteAddr) -> Result<Posted<'_>> {
         let engine = &mut *self.engine.borrow_mut();
         engine.check_words(at, 1, Access::ReadAtomic)?;
         self.count(verb, at, 8);
@@ -176,9 +163,7 @@ impl VerbsEndpoint {
         Ok(Posted { endpoint: self, op })
     }
 
-    pub(super) async fn old_word(
-        posted: Result<Posted<'_>, FabricError>,
-    ) -> Result<u64, FabricError> {
+    pub(super) async fn old_word(posted: Result<Posted<'_>>) -> Result<u64> {
         let posted = posted?;
         posted.wait().await?;
         Ok(posted.with(|ops, op| ops.get(op).words[0]))
@@ -190,7 +175,7 @@ impl VerbsEndpoint {
         transport: Transport,
         at: RemoteAddr,
         bytes: &[u8],
-    ) -> Result<(), FabricError> {
+    ) -> Result<()> {
         let engine = &mut *self.engine.borrow_mut();
         engine.check(transport, at, bytes.len(), Access::Full)?;
         let region = at.region();

@@ -16,7 +16,7 @@ use crate::layout::memory::Member;
 use crate::layout::table_info::TableInfo;
 use crate::limits::TIMEOUT_MAX;
 use crate::session::connection::mark;
-use crate::{EmbeddedConfig, Error, Table};
+use crate::{EmbeddedConfig, Error, Result, Table};
 
 /// A cluster that this process is attached to. Cheap to clone; clones share one attachment.
 ///
@@ -73,7 +73,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::connect_with`].
-    pub fn connect(socket: impl AsRef<Path>) -> Result<Self, Error> {
+    pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
         Self::connect_with(socket, ConnectOptions::default())
     }
 
@@ -83,7 +83,7 @@ impl Cluster {
     /// [`Error::NodeUnreachable`] names the node that did not answer in time;
     /// [`Error::ClusterMismatch`], [`Error::ProtocolVersion`], [`Error::ForeignUser`],
     /// [`Error::RegionDamaged`].
-    pub fn connect_with(socket: impl AsRef<Path>, options: ConnectOptions) -> Result<Self, Error> {
+    pub fn connect_with(socket: impl AsRef<Path>, options: ConnectOptions) -> Result<Self> {
         let connect_timeout = options.connect_timeout.min(TIMEOUT_MAX);
         let options = ConnectOptions { connect_timeout, ..options };
         let attachment = Attachment::new(socket.as_ref(), options.clone())?;
@@ -100,7 +100,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Error::Config`] if the configuration cannot be laid out, [`Error::NoSpace`].
-    pub fn embedded(config: EmbeddedConfig) -> Result<Self, Error> {
+    pub fn embedded(config: EmbeddedConfig) -> Result<Self> {
         Ok(Self {
             home: 0,
             options: ConnectOptions {
@@ -128,7 +128,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Error::ClusterMismatch`] if there is no such node, else as [`Cluster::connect`].
-    pub fn with_home(&self, node: usize) -> Result<Self, Error> {
+    pub fn with_home(&self, node: usize) -> Result<Self> {
         let memory = self.nodes.memory();
         let Some(mapped) = memory.nodes.get(node).and_then(Option::as_ref) else {
             return Err(Error::ClusterMismatch {
@@ -147,7 +147,7 @@ impl Cluster {
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::SessionsExhausted`], [`Error::NodeUnreachable`] if the home
     /// node's process is down, [`Error::Forked`], and as [`Cluster::connect`].
-    pub fn table(&self, name: &str) -> Result<Table, Error> {
+    pub fn table(&self, name: &str) -> Result<Table> {
         if self.mark.is_inherited() {
             return Err(Error::Forked);
         }

@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::Error;
 use crate::client::options::ConnectOptions;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{INSPECT_TIMEOUT, RETRY_PAUSE_MAX};
@@ -26,6 +25,7 @@ use crate::session::device;
 use crate::session::slot::SessionId;
 use crate::session::table_session::TableSession;
 use crate::session::wire::{DeviceChoice, Inspected, MemberFacts};
+use crate::{Error, Result};
 
 /// A cluster that this process is attached to.
 pub(crate) struct Attachment {
@@ -53,7 +53,7 @@ impl Attachment {
     ///
     /// # Errors
     /// As [`Cluster::connect_with`](crate::Cluster::connect_with).
-    pub fn new(socket: &Path, options: ConnectOptions) -> Result<Self, Error> {
+    pub fn new(socket: &Path, options: ConnectOptions) -> Result<Self> {
         let (home, state) = attach(socket, &options)?;
         Ok(Self {
             home,
@@ -95,7 +95,7 @@ impl Attachment {
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
+    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>> {
         let mut state = self.state();
         let mut told = Vec::new();
         for node in 0..state.connections.len() {
@@ -129,7 +129,7 @@ impl Attachment {
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn device(&self) -> Result<Arc<device::Device>, Error> {
+    pub fn device(&self) -> Result<Arc<device::Device>> {
         let choice = self.state().device.clone().unwrap_or_default();
         let mut opened = self.opened.lock().expect("nothing panics while it is held");
         if let Some(device) = &*opened {
@@ -142,7 +142,7 @@ impl Attachment {
     ///
     /// # Errors
     /// As [`Cluster::table`](crate::Cluster::table).
-    pub fn table_session(&self) -> Result<(Arc<ClusterMemory>, TableSession), Error> {
+    pub fn table_session(&self) -> Result<(Arc<ClusterMemory>, TableSession)> {
         let mut state = self.state();
         self.refresh(&mut state)?;
         if self.options.read_only {
@@ -189,7 +189,7 @@ impl Attachment {
         TableSession::observer(self.home, memory, state.home(self.home).mark())
     }
 
-    fn open_session(&self, state: &State) -> Result<SessionId, Error> {
+    fn open_session(&self, state: &State) -> Result<SessionId> {
         let home = state.memory.nodes[self.home].as_ref();
         let sessions = home.map_or(0, Member::client_sessions);
         let wait = self.options.connect_timeout;
@@ -199,7 +199,7 @@ impl Attachment {
 
     /// Connects again to nodes whose processes were away. The home node has to be back, unless the
     /// client needs no session.
-    fn refresh(&self, state: &mut State) -> Result<(), Error> {
+    fn refresh(&self, state: &mut State) -> Result<()> {
         let deadline = Instant::now() + self.options.connect_timeout;
         for number in 0..state.connections.len() {
             let kept = match &state.connections[number] {
@@ -233,7 +233,7 @@ impl Attachment {
         state: &mut State,
         number: usize,
         deadline: Instant,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool> {
         let node = state.node(number);
         let admitted = open(&node.socket, self.options.read_only, deadline)?;
         if admitted.welcome.identity != node.header.identity {
@@ -243,7 +243,7 @@ impl Attachment {
         Ok(true)
     }
 
-    fn attach_anew(&self, state: &mut State, number: usize) -> Result<(), Error> {
+    fn attach_anew(&self, state: &mut State, number: usize) -> Result<()> {
         let name = &state.node(number).name;
         tracing::warn!(node = name, "a node has come back with other memory");
         let (home, anew) = attach(&self.socket, &self.options)?;
@@ -282,12 +282,12 @@ impl State {
 /// How long one try at a node may take when no waiting time is left.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-fn open(socket: &Path, read_only: bool, deadline: Instant) -> Result<Admitted, Error> {
+fn open(socket: &Path, read_only: bool, deadline: Instant) -> Result<Admitted> {
     Connection::open(socket, read_only, deadline, PATIENCE)
 }
 
 /// Attaches to all nodes: first to the one at `socket`, which names the others.
-fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State), Error> {
+fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State)> {
     let deadline = Instant::now() + options.connect_timeout;
     let socket = std::path::absolute(socket).map_err(Error::os("resolve", socket))?;
     let (connection, welcome, mapped) =
@@ -341,7 +341,7 @@ fn ask_home_for(
     number: usize,
     address: &Path,
     deadline: Instant,
-) -> Result<Member, Error> {
+) -> Result<Member> {
     loop {
         let patience = PATIENCE.max(deadline.saturating_duration_since(Instant::now()));
         match home.member(number as u16, patience) {

@@ -7,7 +7,7 @@ use super::net::{OpenParams, Shm};
 use super::operations::Operations;
 use super::table_client::TableClient;
 use super::verbs;
-use crate::Error;
+use crate::Result;
 
 /// The client of a table.
 #[expect(clippy::large_enum_variant, reason = "the short way is not boxed")]
@@ -24,7 +24,7 @@ impl Backend {
     ///
     /// # Errors
     /// As [`TableClient::open`].
-    pub fn open(params: OpenParams<'_>) -> Result<Self, Error> {
+    pub fn open(params: OpenParams<'_>) -> Result<Self> {
         if params.nodes.are_remote() {
             return verbs::open_table(params).map(Self::Network);
         }

@@ -9,11 +9,11 @@ use loch_fabric::{FabricError, RemoteAddr};
 
 use super::nodes::Nodes;
 use super::options::ConnectOptions;
-use crate::Error;
 use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::RESEND_US;
 use crate::session::endpoint::Yielding;
 use crate::session::table_session::TableSession;
+use crate::{Error, Result};
 
 /// The parameters of opening a table: the table, its memory and its client.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ pub(crate) trait Network: Net {
     ///
     /// # Errors
     /// The reason why the nodes cannot be reached.
-    fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>, Error>;
+    fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>>;
 
     /// Called before an operation. Makes broken connections again.
     fn begin(endpoint: &Self::Direct) -> Self::Attempts;
@@ -72,7 +72,7 @@ impl Network for Shm {
     const BREAKS: bool = false;
     type Attempts = ();
 
-    fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
+    fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>> {
         let OpenParams { memory, table_session, .. } = params;
         Ok(ShmConnect {
             memory,
@@ -101,11 +101,11 @@ struct ShmConnect<'a> {
 impl Connect<Shm> for ShmConnect<'_> {
     type Error = Error;
 
-    fn direct(self) -> Result<ShmEndpoint, Error> {
+    fn direct(self) -> Result<ShmEndpoint> {
         Ok(self.endpoint)
     }
 
-    fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Shm as Net>::Waiting, Error> {
+    fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Shm as Net>::Waiting> {
         let open = |mailbox| ShmMessages::open(self.memory.regions(), mailbox);
         let messages = mailbox.map(open).transpose().map_err(Error::Fabric)?;
         Ok(Yielding::new(self.endpoint, messages))

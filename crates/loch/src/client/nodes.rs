@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::Error;
 use crate::client::attachment::Attachment;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::session::local::LocalNodes;
 use crate::session::table_session::TableSession;
 use crate::session::wire::Inspected;
+use crate::{Error, Result};
 
 /// The nodes of a cluster.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl Nodes {
     ///
     /// # Errors
     /// As [`Cluster::table`](crate::Cluster::table).
-    pub fn table_session(&self, home: usize) -> Result<(Arc<ClusterMemory>, TableSession), Error> {
+    pub fn table_session(&self, home: usize) -> Result<(Arc<ClusterMemory>, TableSession)> {
         match self {
             Self::Attached(attachment) => attachment.table_session(),
             Self::Embedded(embedded) => {
@@ -67,7 +67,7 @@ impl Nodes {
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error> {
+    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>> {
         match self {
             Self::Attached(attachment) => attachment.inspect(table),
             Self::Embedded(embedded) => embedded.inspect(table),

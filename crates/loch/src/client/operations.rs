@@ -12,10 +12,10 @@ use loch_fabric::Buf;
 
 use super::counters::Counters;
 use super::in_place::InPlace;
-use crate::{Error, Usage};
+use crate::{Error, Result, Usage};
 
 /// The future of a look at a whole table.
-pub(crate) type Looking<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 'a>>;
+pub(crate) type Looking<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
 /// The operations of the client of a table.
 pub(crate) trait Operations: Send {

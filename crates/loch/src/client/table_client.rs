@@ -23,7 +23,7 @@ use super::options::ConnectOptions;
 use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::session::table_session::TableSession;
-use crate::{Error, Usage};
+use crate::{Error, Result, Usage};
 
 /// The client of a table, and the nodes that it asks for facts.
 pub(crate) struct TableClient<N: Network> {
@@ -45,7 +45,7 @@ impl<N: Network> TableClient<N> {
     /// # Errors
     /// [`Error::SessionsExhausted`] if the session's slot is not one of the table's; also the
     /// reason why the table's nodes cannot be reached.
-    pub fn open(params: OpenParams<'_>) -> Result<Self, Error> {
+    pub fn open(params: OpenParams<'_>) -> Result<Self> {
         let OpenParams { nodes, memory, table, table_session, options } = params;
         let (session, engine) = (table_session.session(), table.engine());
         if engine.needs().workers && !session.is_observer() {
@@ -130,7 +130,7 @@ impl<N: Network> TableClient<N> {
 
     /// Opens a client that reads the memory of this table, which is in nessie's layout. This client
     /// may have no right to read it.
-    fn reader(&self) -> Result<Reader<N>, Error> {
+    fn reader(&self) -> Result<Reader<N>> {
         let (nodes, options, (memory, table_session)) =
             (&self.nodes, &self.options, self.nodes.reader());
         let table = memory.tables.get(self.number).filter(|table| table.nessie().is_some());
@@ -152,7 +152,7 @@ impl<N: Network> TableClient<N> {
     async fn look<T>(
         &self,
         at: impl AsyncFn(&AnyClient<N::Direct>) -> Result<T, EngineError>,
-    ) -> Result<Option<T>, Error> {
+    ) -> Result<Option<T>> {
         if !self.is_nessies {
             return Ok(None);
         }
@@ -167,7 +167,7 @@ impl<N: Network> TableClient<N> {
         seen.map(Some).map_err(|error| self.explain(error))
     }
 
-    async fn check(&self) -> Result<CheckReport, Error> {
+    async fn check(&self) -> Result<CheckReport> {
         if let Some(report) = self.look(AnyClient::check).await? {
             return Ok(report);
         }
@@ -181,7 +181,7 @@ impl<N: Network> TableClient<N> {
         Ok(all)
     }
 
-    async fn usage(&self) -> Result<Vec<Usage>, Error> {
+    async fn usage(&self) -> Result<Vec<Usage>> {
         if let Some(usage) = self.look(AnyClient::usage).await? {
             return Ok(usage);
         }
@@ -315,7 +315,7 @@ fn check_slot(
     memory: &ClusterMemory,
     table: &TableView,
     table_session: &TableSession,
-) -> Result<(), Error> {
+) -> Result<()> {
     let (session, slots) = (table_session.session(), table.entry.params.service.sessions_per_node);
     if session.slot() < slots {
         return Ok(());
@@ -327,11 +327,7 @@ fn check_slot(
 
 /// Waits until every worker has published its incarnation. The outcome of a request that a worker
 /// did not know of would be ambiguous.
-fn wait_for_workers(
-    memory: &ClusterMemory,
-    table: &TableView,
-    within: Duration,
-) -> Result<(), Error> {
+fn wait_for_workers(memory: &ClusterMemory, table: &TableView, within: Duration) -> Result<()> {
     let requests = table.parts.requests().expect("workers serve it");
     let endpoint = memory.endpoint(0);
     let (until, mut pause) = (Instant::now() + within, RETRY_PAUSE);

@@ -17,7 +17,6 @@ use loch_engines::registry::EngineId;
 use loch_fabric::verbs::{Datagrams, Transport, VerbsEndpoint};
 use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr};
 
-use crate::Error;
 use crate::client::attachment::Attachment;
 use crate::client::net::{Network, OpenParams};
 use crate::client::nodes::Nodes;
@@ -31,6 +30,7 @@ use crate::session::device::{Linked, Links, connect, of_verbs};
 use crate::session::endpoint::Yielding;
 use crate::session::table_session::TableSession;
 use crate::session::wire::{self, SessionSecret};
+use crate::{Error, Result};
 
 /// The network of a client whose nodes are on other hosts, except for its home node.
 pub(crate) struct Verbs;
@@ -92,7 +92,7 @@ impl Network for Verbs {
     const BREAKS: bool = true;
     type Attempts = Attempts;
 
-    fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>, Error> {
+    fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>> {
         let Nodes::Attached(attachment) = params.nodes else {
             unreachable!("nodes inside this process are not remote");
         };
@@ -136,11 +136,11 @@ struct VerbsConnect<'a> {
 impl Connect<Verbs> for VerbsConnect<'_> {
     type Error = Error;
 
-    fn direct(self) -> Result<ClientEndpoint, Error> {
+    fn direct(self) -> Result<ClientEndpoint> {
         Ok(self.endpoint)
     }
 
-    fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Verbs as Net>::Waiting, Error> {
+    fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Verbs as Net>::Waiting> {
         // Replies go to the address from which the request came, so no mailbox in memory is needed.
         let open = |_| {
             let datagrams = Datagrams::new(&self.attachment.device()?);
@@ -155,7 +155,7 @@ impl Connect<Verbs> for VerbsConnect<'_> {
 ///
 /// # Errors
 /// As [`Connector::open`], and [`Error::SessionsExhausted`].
-pub(crate) fn open_table(params: OpenParams<'_>) -> Result<Box<dyn Operations>, Error> {
+pub(crate) fn open_table(params: OpenParams<'_>) -> Result<Box<dyn Operations>> {
     Ok(Box::new(TableClient::<Verbs>::open(params)?))
 }
 
@@ -184,7 +184,7 @@ impl Connector {
         table: usize,
         table_session: &TableSession,
         options: &ConnectOptions,
-    ) -> Result<(VerbsEndpoint, Self), Error> {
+    ) -> Result<(VerbsEndpoint, Self)> {
         let home = attachment.home();
         let region = memory.nodes[home].as_ref().expect("the home node is known").region();
         let endpoint =
@@ -299,7 +299,7 @@ impl Connector {
         done
     }
 
-    fn connect(&self, endpoint: &VerbsEndpoint, node: usize) -> Result<(), Error> {
+    fn connect(&self, endpoint: &VerbsEndpoint, node: usize) -> Result<()> {
         let member = self.member(node);
         let ask = wire::Connect {
             node: node as u16,
@@ -353,7 +353,7 @@ impl Attachment {
     ///
     /// # Errors
     /// As [`Connection::open`].
-    pub fn broker(&self, within: Duration) -> Result<Arc<Connection>, Error> {
+    pub fn broker(&self, within: Duration) -> Result<Arc<Connection>> {
         let mut state = self.state();
         if !state.home(self.home()).is_open()
             && !self.reopen(&mut state, self.home(), Instant::now() + within)?

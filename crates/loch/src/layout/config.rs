@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{NODE_BYTES_DEFAULT, SESSIONS_DEFAULT, WORKER_SLEEP_MAX_US_DEFAULT};
-use crate::{ByteSize, Error, TableConfig, private};
+use crate::{ByteSize, Error, Result, TableConfig, private};
 
 /// The configuration of a node, as TOML or in a program.
 ///
@@ -200,7 +200,7 @@ impl NodeConfig {
     ///
     /// # Errors
     /// [`Error::Config`] that names line and field.
-    pub fn from_toml(text: &str) -> Result<Self, Error> {
+    pub fn from_toml(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| Error::config("TOML", error.to_string()))
     }
 
@@ -208,7 +208,7 @@ impl NodeConfig {
     ///
     /// # Errors
     /// [`Error::Os`] if the file cannot be read, else as [`NodeConfig::from_toml`].
-    pub fn load(path: &Path) -> Result<Self, Error> {
+    pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(Error::os("read", path))?;
         toml::from_str(&text)
             .map_err(|error| Error::config(path.display().to_string(), error.to_string()))
@@ -254,7 +254,7 @@ fn set_to(variable: &str) -> Option<OsString> {
 ///
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].
-pub(crate) fn prepare_folder(path: &Path, field: &'static str) -> Result<(), Error> {
+pub(crate) fn prepare_folder(path: &Path, field: &'static str) -> Result<()> {
     let Some(folder) = path.parent() else { return Ok(()) };
     if [MEMORY, TEMPORARY].iter().any(|place| own_folder(place) == folder) {
         return private::make_folder(folder, field);

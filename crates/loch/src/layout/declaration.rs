@@ -10,7 +10,7 @@ use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, Vis
 use serde::{Serialize, Serializer, ser};
 use toml::Table as Fields;
 
-use crate::{ByteSize, Engine, Error};
+use crate::{ByteSize, Engine, Error, Result};
 
 /// The declaration of a table. It is the same on every node of a cluster, and fixed once the region
 /// is made.
@@ -105,7 +105,7 @@ impl TableConfig {
     ///
     /// # Errors
     /// [`Error::Config`] that names the field.
-    pub fn from_toml(text: &str) -> Result<Self, Error> {
+    pub fn from_toml(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| Error::config("TOML", error.to_string()))
     }
 
@@ -122,7 +122,7 @@ impl TableConfig {
     /// assert!(table.set("mode", "store").unwrap_err().to_string().contains("herd"));
     /// # Ok::<(), loch::Error>(())
     /// ```
-    pub fn set(&mut self, field: &str, value: impl Into<toml::Value>) -> Result<(), Error> {
+    pub fn set(&mut self, field: &str, value: impl Into<toml::Value>) -> Result<()> {
         let unwritable = |error: toml::ser::Error| Error::config("table", error.to_string());
         let mut fields = self.fields().map_err(unwritable)?;
         fields.insert(field.into(), value.into());

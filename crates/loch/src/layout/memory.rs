@@ -26,7 +26,7 @@ use crate::layout::difference::table_facts;
 use crate::layout::facts::{MemberFacts, unhex};
 use crate::layout::plan::{self, Plan};
 use crate::layout::table_info::TableInfo;
-use crate::{ByteSize, Error, TableProtocol};
+use crate::{ByteSize, Error, Result, TableProtocol};
 
 /// A node: the layout of its region, and the region if this process has it mapped.
 #[derive(Clone)]
@@ -59,7 +59,7 @@ impl Member {
     ///
     /// # Errors
     /// [`Error::RegionDamaged`] if this version does not write such header and directory.
-    pub fn told(name: &str, address: &Path, header: &str, directory: &str) -> Result<Self, Error> {
+    pub fn told(name: &str, address: &Path, header: &str, directory: &str) -> Result<Self> {
         let damaged = |what: String| Error::RegionDamaged { path: address.into(), what };
         let [head, tables] = [header, directory].map(unhex);
         let (Some(head), Some(tables)) = (head, tables) else {
@@ -76,7 +76,7 @@ impl Member {
     ///
     /// # Errors
     /// As [`Member::told`].
-    pub fn of_facts(facts: &MemberFacts, address: &Path) -> Result<Self, Error> {
+    pub fn of_facts(facts: &MemberFacts, address: &Path) -> Result<Self> {
         Self::told(&facts.name, address, &facts.header, &facts.directory)
     }
 
@@ -246,7 +246,7 @@ impl ClusterMemory {
     ///
     /// # Errors
     /// [`Error::ClusterMismatch`] names node and table.
-    pub fn join(nodes: Vec<Option<Member>>, home: usize) -> Result<Self, Error> {
+    pub fn join(nodes: Vec<Option<Member>>, home: usize) -> Result<Self> {
         let first = nodes[home].as_ref().expect("the home node is known");
         for (number, node) in nodes.iter().enumerate() {
             if let Some(node) = node {
@@ -299,7 +299,7 @@ impl ClusterMemory {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`] lists the tables of the cluster.
-    pub fn table(&self, name: &str) -> Result<&TableView, Error> {
+    pub fn table(&self, name: &str) -> Result<&TableView> {
         let found = self.tables.iter().find(|table| table.name == name);
         found.ok_or_else(|| Error::NoSuchTable {
             name: name.into(),
@@ -319,7 +319,7 @@ pub(crate) fn check_member(
     node: &Member,
     number: usize,
     nodes: usize,
-) -> Result<(), Error> {
+) -> Result<()> {
     let who = |node: &Member| format!("node {:?} ({})", node.name, node.socket.display());
     let mismatch = |problem: String| Err(Error::ClusterMismatch { problem });
     let (place, of) = (node.header.node as usize, node.header.nodes as usize);

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
-use crate::Error;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{CLOSE_TIMEOUT, NEIGHBOUR_PAUSE, NEIGHBOUR_PAUSE_MAX};
 use crate::session::connection::Connection;
 use crate::session::slot::incarnation_in;
+use crate::{Error, Result};
 
 /// The memory of all nodes, once it is known.
 #[derive(Default)]
@@ -119,7 +119,7 @@ impl AttacherThread {
         own: &Member,
         cluster: &[PathBuf],
         latest_memory: Arc<LatestMemory>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let home = usize::from(own.header.node);
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(Error::os("make an event for", &own.socket))?);
@@ -192,7 +192,7 @@ impl Attacher {
     }
 
     /// Connects to a node. Returns whether it has other memory than before.
-    fn attach(&mut self, node: usize) -> Result<bool, Error> {
+    fn attach(&mut self, node: usize) -> Result<bool> {
         let admitted = Connection::open(&self.cluster[node], false, Instant::now(), CLOSE_TIMEOUT)?;
         let identity = admitted.welcome.identity;
         if self.known[node].as_ref().is_some_and(|known| known.header.identity == identity) {

@@ -16,7 +16,7 @@ use crate::layout::memory::Member;
 use crate::layout::plan;
 use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{Code, Connect, PROTOCOL, Refused, Reply, Welcome};
-use crate::{ByteSize, EmbeddedConfig, Error};
+use crate::{ByteSize, EmbeddedConfig, Error, Result};
 
 /// A node without a socket, to which clients can talk.
 pub struct FuzzNode {
@@ -33,7 +33,7 @@ impl FuzzNode {
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub fn new() -> Result<Self, Error> {
+    pub fn new() -> Result<Self> {
         let memory = ByteSize::new(4 << 20);
         let config = EmbeddedConfig { memory, sessions: 3, ..EmbeddedConfig::default() };
         let plan = plan::of_embedded(&config)?.remove(0);

@@ -19,11 +19,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::lock::lock_within;
-use crate::Error;
 use crate::layout::config::prepare_folder;
 use crate::limits::{BACKLOG, SOCKET_LOCK_TIMEOUT};
 use crate::private;
 use crate::session::connection::may_attach;
+use crate::{Error, Result};
 
 /// A socket that listens.
 pub(super) struct Listener {
@@ -66,7 +66,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::SocketInUse`], [`Error::NotPrivate`], [`Error::Os`].
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path) -> Result<Self> {
         prepare_folder(path, "socket")?;
         let address = SocketAddrUnix::new(path).map_err(Error::os("name", path))?;
         let dir = path.parent().unwrap_or(Path::new("/"));
@@ -132,7 +132,7 @@ pub(super) fn identify(stream: &OwnedFd) -> nix::Result<(PeerCredentials, bool)>
 }
 
 /// Locks a folder against other nodes that start in it.
-fn lock_folder(dir: &Path, socket: &Path) -> Result<File, Error> {
+fn lock_folder(dir: &Path, socket: &Path) -> Result<File> {
     let file = File::open(dir).map_err(Error::os("open", dir))?;
     if lock_within(&file, SOCKET_LOCK_TIMEOUT).map_err(Error::os("lock", dir))? {
         return Ok(file);

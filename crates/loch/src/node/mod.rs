@@ -59,7 +59,7 @@ use crate::layout::plan::{check_private, host_bytes};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
 use crate::session::connection::{Connection, mark};
 use crate::session::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
-use crate::{Error, NodeConfig};
+use crate::{Error, NodeConfig, Result};
 
 use attacher::{AttacherThread, LatestMemory, warn_of_other_memory};
 use control_client::ControlClient;
@@ -132,7 +132,7 @@ impl Node {
     /// [`Error::Config`], [`Error::NoSuchEngine`]; [`Error::SocketInUse`], [`Error::RegionInUse`];
     /// [`Error::NoSpace`], [`Error::NoMemory`]; [`Error::NotPrivate`], [`Error::RegionMismatch`],
     /// [`Error::RegionDamaged`] (the region is left as it is).
-    pub fn start(config: NodeConfig) -> Result<Self, Error> {
+    pub fn start(config: NodeConfig) -> Result<Self> {
         let mut plan = NodePlan::new(&config)?;
         if let Some(network) = plan.network.take() {
             return network::start_node(&config, &plan, network);
@@ -150,7 +150,7 @@ impl Node {
         region: OwnedRegion,
         pages: Pages,
         services: NodeServices,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let welcome = welcome(&services, &plan.cluster)?;
         tracing::info!(
             name = config.name,
@@ -256,7 +256,7 @@ impl NodeWatch {
 
 impl NodeServices {
     /// Starts the parts of a node whose cluster shares all memory.
-    fn shared(own: Member, plan: &NodePlan, warm: bool) -> Result<Self, Error> {
+    fn shared(own: Member, plan: &NodePlan, warm: bool) -> Result<Self> {
         let (sessions, ended) = Sessions::restore(&own, false);
         let sessions = Arc::new(sessions);
         let node = own.header.node as usize;
@@ -300,7 +300,7 @@ impl Drop for Node {
 
 /// Makes socket and region. The socket comes first: if another node has it, the region is not
 /// touched. Clients that connect meanwhile are told that the node prepares its memory.
-fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, Pages), Error> {
+fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, Pages)> {
     plan.plan.tell_what_is_left_out();
     check_private(slice::from_ref(&plan.plan), host_bytes())?;
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
@@ -330,13 +330,13 @@ fn populate(region: &OwnedRegion) -> Pages {
     pages
 }
 
-fn read(name: &str, socket: &Path, owned: &OwnedRegion) -> Result<Member, Error> {
+fn read(name: &str, socket: &Path, owned: &OwnedRegion) -> Result<Member> {
     let region = owned.region.clone();
     Member::read(name.into(), socket.into(), region)
         .map_err(|error| Error::RegionDamaged { path: owned.path.clone(), what: error.to_string() })
 }
 
-fn welcome(services: &NodeServices, cluster: &[PathBuf]) -> Result<Welcome, Error> {
+fn welcome(services: &NodeServices, cluster: &[PathBuf]) -> Result<Welcome> {
     let own = &services.own;
     let welcome = Welcome {
         protocol: PROTOCOL,

@@ -2,7 +2,7 @@
 
 /// A node's place in the network.
 pub(crate) mod network {
-    use crate::{Error, NodeConfig};
+    use crate::{Error, NodeConfig, Result};
 
     /// A node without verbs has no place in a network.
     #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) mod network {
         ///
         /// # Errors
         /// [`Error::Config`].
-        pub fn new(_: &NodeConfig) -> Result<Self, Error> {
+        pub fn new(_: &NodeConfig) -> Result<Self> {
             let problem = "this build has no verbs backend: use \"shm\", or build Loch with the \
                            feature `verbs`";
             Err(Error::config("fabric", problem))

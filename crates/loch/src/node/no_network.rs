@@ -7,7 +7,7 @@ use super::control::network::Network;
 use super::control_client::ControlClient;
 use super::plan::NodePlan;
 use crate::session::wire::DeviceChoice;
-use crate::{Error, NodeConfig};
+use crate::{Error, NodeConfig, Result};
 
 /// A node's part in a network.
 pub(super) enum NodeNetwork {}
@@ -25,6 +25,6 @@ impl NodeNetwork {
 }
 
 /// Starts a node whose memory is reached over a network.
-pub(super) fn start_node(_: &NodeConfig, _: &NodePlan, network: Network) -> Result<Node, Error> {
+pub(super) fn start_node(_: &NodeConfig, _: &NodePlan, network: Network) -> Result<Node> {
     match network {}
 }

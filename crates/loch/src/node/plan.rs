@@ -6,7 +6,7 @@ use super::control::network::Network;
 use super::workers::plan::WorkerPlan;
 use crate::layout::plan::Plan;
 use crate::limits::{NODE_NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
-use crate::{Error, FabricKind, NodeConfig};
+use crate::{Error, FabricKind, NodeConfig, Result};
 
 /// A node's configuration, checked, with its paths made absolute.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl NodePlan {
     ///
     /// # Errors
     /// [`Error::Config`].
-    pub fn new(config: &NodeConfig) -> Result<Self, Error> {
+    pub fn new(config: &NodeConfig) -> Result<Self> {
         check_name(&config.name)?;
         let socket = checked_socket("socket", &config.socket)?;
         if config.fabric == FabricKind::Verbs {
@@ -53,7 +53,7 @@ impl NodePlan {
         })
     }
 
-    fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self, Error> {
+    fn of_network(config: &NodeConfig, socket: PathBuf) -> Result<Self> {
         let network = Network::new(config)?;
         let workers = WorkerPlan::new(&config.workers, &config.tables)?;
         let plan = Plan::of_node(config, network.node(), network.addresses().len())?;
@@ -70,7 +70,7 @@ impl NodePlan {
 }
 
 /// Refuses the keys of a network where memory is shared.
-fn check_shared(config: &NodeConfig) -> Result<(), Error> {
+fn check_shared(config: &NodeConfig) -> Result<()> {
     let vain = [
         ("listen", config.listen.is_some()),
         ("secret", config.secret.is_some()),
@@ -89,7 +89,7 @@ fn check_shared(config: &NodeConfig) -> Result<(), Error> {
     }
 }
 
-fn check_name(name: &str) -> Result<(), Error> {
+fn check_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() || name.len() > NODE_NAME_BYTES_MAX || !name.chars().all(allowed) {
         let problem =
@@ -99,7 +99,7 @@ fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn checked_socket(field: &str, path: &Path) -> Result<PathBuf, Error> {
+fn checked_socket(field: &str, path: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(path)
         .map_err(|e| Error::config(field, format!("{}: {e}", path.display())))?;
     match absolute.to_str() {
@@ -115,7 +115,7 @@ fn checked_socket(field: &str, path: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-fn position(cluster: &[PathBuf], socket: &Path) -> Result<usize, Error> {
+fn position(cluster: &[PathBuf], socket: &Path) -> Result<usize> {
     let mut distinct = std::collections::HashSet::new();
     if let Some(twice) = cluster.iter().find(|it| !distinct.insert(*it)) {
         let problem =

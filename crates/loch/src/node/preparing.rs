@@ -12,9 +12,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::listener::Listener;
 use super::server::StopSwitch;
-use crate::Error;
 use crate::limits::FRAME_BYTES_MAX;
 use crate::session::wire::{self, Code, Refused, Reply};
+use crate::{Error, Result};
 use loch_engines::size::InWords;
 
 /// How long a client has to say hello. After that it is answered all the same.
@@ -27,8 +27,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_millis(100);
 pub(super) fn serve_refusals<T>(
     listener: &Listener,
     bytes: u64,
-    work: impl FnOnce() -> Result<T, Error>,
-) -> Result<T, Error> {
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     let done = StopSwitch::new().map_err(Error::os("make an event for", listener.path()))?;
     std::thread::scope(|scope| {
         scope.spawn(|| answer(listener, bytes, &done));

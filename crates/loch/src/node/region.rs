@@ -35,7 +35,7 @@ use crate::layout::memory::{of_region, read_layout};
 use crate::layout::plan::Plan;
 use crate::limits::REGION_LOCK_TIMEOUT;
 use crate::private::{self, reopen};
-use crate::{ByteSize, Error};
+use crate::{ByteSize, Error, Result};
 
 /// A region that this node owns.
 pub(super) struct OwnedRegion {
@@ -73,7 +73,7 @@ const FIRST_SESSION_MASK: u64 = (1 << 39) - 1;
 /// # Errors
 /// [`Error::RegionInUse`], [`Error::RegionMismatch`], [`Error::RegionDamaged`], [`Error::NoSpace`],
 /// [`Error::NotPrivate`].
-pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<OwnedRegion, Error> {
+pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<OwnedRegion> {
     for _ in 0..TRIES {
         let owned = match private::open(path, FIELD)? {
             Some(file) => take_over(path, file, plan)?,
@@ -103,7 +103,7 @@ pub(super) fn remove(owned: &OwnedRegion) {
 }
 
 /// Locks a file that is there and checks it. Returns `None` if the file was replaced meanwhile.
-fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<OwnedRegion>, Error> {
+fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<OwnedRegion>> {
     if !lock(&file, path)? {
         return Ok(None);
     }
@@ -133,7 +133,7 @@ fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<OwnedRegion>
 
 /// Checks the length. A file that is shorter than its header says was truncated, and access to the
 /// missing part would kill the process.
-fn check_length(file: &File, bytes: u64, path: &Path) -> Result<(), Error> {
+fn check_length(file: &File, bytes: u64, path: &Path) -> Result<()> {
     let damaged = |what: String| Error::RegionDamaged { path: path.into(), what };
     let mut head = [0; size_of::<Header>()];
     if bytes < head.len() as u64 {
@@ -153,7 +153,7 @@ fn check_length(file: &File, bytes: u64, path: &Path) -> Result<(), Error> {
 
 /// Makes the file under another name and renames it. Returns `None` if another file has appeared
 /// meanwhile.
-fn create(path: &Path, plan: &Plan) -> Result<Option<OwnedRegion>, Error> {
+fn create(path: &Path, plan: &Plan) -> Result<Option<OwnedRegion>> {
     let new = unfinished(path);
     let region = match Region::create(&new, plan.header.region_bytes) {
         Err(RegionError::Exists { .. }) => {
@@ -185,7 +185,7 @@ fn create(path: &Path, plan: &Plan) -> Result<Option<OwnedRegion>, Error> {
 }
 
 /// Writes header and directory into a region of zeros.
-pub(crate) fn format(region: &Region, plan: &Plan) -> Result<(), Error> {
+pub(crate) fn format(region: &Region, plan: &Plan) -> Result<()> {
     let mut random = [[0; 8]; 2];
     rustix::rand::getrandom(random.as_flattened_mut(), rustix::rand::GetRandomFlags::empty())
         .map_err(Error::os("draw random bytes for", Path::new("the region")))?;
@@ -208,7 +208,7 @@ pub(crate) fn format(region: &Region, plan: &Plan) -> Result<(), Error> {
 }
 
 /// Makes a value of a region whose file is locked.
-fn own(path: &Path, lock: File, region: Region, warm: bool) -> Result<OwnedRegion, Error> {
+fn own(path: &Path, lock: File, region: Region, warm: bool) -> Result<OwnedRegion> {
     Ok(OwnedRegion {
         region: Arc::new(region),
         path: path.into(),
@@ -228,7 +228,7 @@ fn unfinished(path: &Path) -> PathBuf {
 }
 
 /// Removes the file of a node that died while it made its region.
-fn remove_stale(new: &Path) -> Result<(), Error> {
+fn remove_stale(new: &Path) -> Result<()> {
     let Some(file) = private::open(new, FIELD)? else {
         return Ok(());
     };
@@ -240,7 +240,7 @@ fn remove_stale(new: &Path) -> Result<(), Error> {
 }
 
 /// Locks a file. Returns whether the file still has that name.
-fn lock(file: &File, path: &Path) -> Result<bool, Error> {
+fn lock(file: &File, path: &Path) -> Result<bool> {
     if !lock_within(file, REGION_LOCK_TIMEOUT).map_err(Error::os("lock", path))? {
         return Err(in_use(path));
     }
@@ -253,7 +253,7 @@ fn lock(file: &File, path: &Path) -> Result<bool, Error> {
 ///
 /// # Errors
 /// [`Error::NoSpace`], [`Error::NotPrivate`].
-pub(super) fn check_space(path: &Path, bytes: u64) -> Result<(), Error> {
+pub(super) fn check_space(path: &Path, bytes: u64) -> Result<()> {
     prepare_folder(path, FIELD)?;
     if private::open(path, FIELD)?.is_some() {
         return Ok(());

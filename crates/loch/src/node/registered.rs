@@ -2,7 +2,7 @@
 
 use loch_engines::functions::{Element, FunctionFailure, Operands, UserFunctions};
 
-use crate::{Error, TableConfig};
+use crate::{Error, Result, TableConfig};
 
 #[cfg(feature = "functions")]
 type Functions = std::sync::Arc<super::functions::Functions>;
@@ -26,7 +26,7 @@ impl TableFunctions {
     ///
     /// # Errors
     /// [`Error::Config`] names table, function and file.
-    pub fn of(table: &TableConfig) -> Result<Self, Error> {
+    pub fn of(table: &TableConfig) -> Result<Self> {
         if table.engine.functions().is_empty() { Ok(Self::default()) } else { compiled(table) }
     }
 
@@ -40,7 +40,7 @@ impl TableFunctions {
 }
 
 #[cfg(feature = "functions")]
-fn compiled(table: &TableConfig) -> Result<TableFunctions, Error> {
+fn compiled(table: &TableConfig) -> Result<TableFunctions> {
     let refused = |problem: String| Error::config(format!("table {:?}", table.name), problem);
     let functions = super::functions::Functions::new(super::functions::FunctionLimits::default());
     let mut functions = functions.map_err(|error| refused(error.to_string()))?;
@@ -53,7 +53,7 @@ fn compiled(table: &TableConfig) -> Result<TableFunctions, Error> {
 }
 
 #[cfg(not(feature = "functions"))]
-fn compiled(table: &TableConfig) -> Result<TableFunctions, Error> {
+fn compiled(table: &TableConfig) -> Result<TableFunctions> {
     let problem = "functions cannot be compiled by this build: build Loch with the feature \
                    `functions`, or declare the table without";
     Err(Error::config(format!("table {:?}", table.name), problem))

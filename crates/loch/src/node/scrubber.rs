@@ -40,21 +40,21 @@ use super::sessions::Sessions;
 use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::{SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
 use crate::session::slot::SessionId;
-use crate::{CacheLimits, Error};
+use crate::{CacheLimits, Error, Result};
 
 /// The scrubber's way to the memory of its cluster.
 pub(crate) trait ClusterAccess: Send + 'static {
     /// The endpoint that posts its verbs.
     type Endpoint: Fabric;
     /// The nodes that can be reached, this one among them.
-    fn memory(&mut self) -> Result<Arc<ClusterMemory>, Error>;
+    fn memory(&mut self) -> Result<Arc<ClusterMemory>>;
     /// An endpoint to a table, for the scrubber's session.
     fn endpoint(
         &mut self,
         memory: &ClusterMemory,
         table: &TableView,
         session: SessionId,
-    ) -> Result<Self::Endpoint, Error>;
+    ) -> Result<Self::Endpoint>;
 }
 
 /// The way of a scrubber that has all reachable memory mapped.
@@ -63,19 +63,17 @@ pub(crate) struct MappedAccess<A> {
     attach: A,
 }
 
-impl<A: FnMut() -> Result<Arc<ClusterMemory>, Error> + Send + 'static> MappedAccess<A> {
+impl<A: FnMut() -> Result<Arc<ClusterMemory>> + Send + 'static> MappedAccess<A> {
     /// Makes the way of node `node`'s scrubber; `attach` maps the memory.
     pub fn new(node: usize, attach: A) -> Self {
         Self { node, attach }
     }
 }
 
-impl<A: FnMut() -> Result<Arc<ClusterMemory>, Error> + Send + 'static> ClusterAccess
-    for MappedAccess<A>
-{
+impl<A: FnMut() -> Result<Arc<ClusterMemory>> + Send + 'static> ClusterAccess for MappedAccess<A> {
     type Endpoint = ShmEndpoint;
 
-    fn memory(&mut self) -> Result<Arc<ClusterMemory>, Error> {
+    fn memory(&mut self) -> Result<Arc<ClusterMemory>> {
         (self.attach)()
     }
 
@@ -84,7 +82,7 @@ impl<A: FnMut() -> Result<Arc<ClusterMemory>, Error> + Send + 'static> ClusterAc
         memory: &ClusterMemory,
         _: &TableView,
         _: SessionId,
-    ) -> Result<ShmEndpoint, Error> {
+    ) -> Result<ShmEndpoint> {
         Ok(memory.endpoint(self.node))
     }
 }

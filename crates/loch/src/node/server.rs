@@ -25,10 +25,10 @@ use super::region::OwnedRegion;
 use super::scrubber::ScrubberHandle;
 use super::sessions::{SessionEnd, Sessions};
 use super::workers::Inspector;
-use crate::Error;
 use crate::limits::CONNECTIONS_MAX;
 use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{Code, Connect, Refused, Reply, Welcome};
+use crate::{Error, Result};
 
 /// The node's state that the server gives clients access to.
 pub(super) struct NodeState {
@@ -116,7 +116,7 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Os`] if the system gives no more descriptors.
-    pub fn new(state: NodeState, listener: Listener, stop: Arc<StopSwitch>) -> Result<Self, Error> {
+    pub fn new(state: NodeState, listener: Listener, stop: Arc<StopSwitch>) -> Result<Self> {
         let failed = |e: Errno| Error::os("watch", listener.path())(e);
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let data = epoll::EventData::new_u64;

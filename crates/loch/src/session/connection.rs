@@ -25,11 +25,11 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use crate::Error;
 use crate::layout::memory::{Member, of_region};
 use crate::limits::{READ_BYTES, RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::private;
 use crate::session::wire::{self, Code, Decoder, PROTOCOL, Refused, Reply, Request, Welcome};
+use crate::{Error, Result};
 
 /// A connection to a node that has sent its welcome.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Admitted {
     ///
     /// # Errors
     /// [`Error::RegionDamaged`] if the region is not what the node said, [`Error::Os`].
-    pub fn map(self, read_only: bool) -> Result<(Connection, Welcome, Member), Error> {
+    pub fn map(self, read_only: bool) -> Result<(Connection, Welcome, Member)> {
         let socket = self.connection.socket.clone();
         let region = Region::from_fd(self.region, self.welcome.region_bytes, !read_only)
             .map_err(of_region(&socket))?;
@@ -88,7 +88,7 @@ impl Connection {
         read_only: bool,
         deadline: Instant,
         patience: Duration,
-    ) -> Result<Admitted, Error> {
+    ) -> Result<Admitted> {
         let mut pause = RETRY_PAUSE;
         loop {
             let until = deadline.max(Instant::now() + patience);
@@ -158,7 +158,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::SessionsExhausted`], [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn open_session(&self, sessions: u32, wait: Duration) -> Result<(u32, u64), Error> {
+    pub fn open_session(&self, sessions: u32, wait: Duration) -> Result<(u32, u64)> {
         match self.request(&Request::OpenSession {}, wait)? {
             // Other memory lies outside the slots, and no session has incarnation 0.
             Reply::Session { slot, incarnation }
@@ -175,7 +175,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn close_session(&self, slot: u32, incarnation: u64, wait: Duration) -> Result<(), Error> {
+    pub fn close_session(&self, slot: u32, incarnation: u64, wait: Duration) -> Result<()> {
         match self.request(&Request::CloseSession { slot, incarnation }, wait)? {
             Reply::Closed {} => Ok(()),
             Reply::Refused(refused) => Err(self.refused(refused, 0)),
@@ -187,7 +187,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::ClusterMismatch`], [`Error::Untrusted`].
-    pub fn member(&self, node: u16, wait: Duration) -> Result<wire::MemberFacts, Error> {
+    pub fn member(&self, node: u16, wait: Duration) -> Result<wire::MemberFacts> {
         match self.request(&Request::Member { node }, wait)? {
             Reply::Member(facts) => Ok(facts),
             Reply::Refused(refused) => Err(self.refused(refused, 0)),
@@ -199,12 +199,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn inspect(
-        &self,
-        node: usize,
-        table: usize,
-        wait: Duration,
-    ) -> Result<wire::Inspected, Error> {
+    pub fn inspect(&self, node: usize, table: usize, wait: Duration) -> Result<wire::Inspected> {
         let request = Request::Inspect { node: node as u16, table: table as u32 };
         match self.request(&request, wait)? {
             Reply::Inspected(told) => Ok(told),
@@ -217,7 +212,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn leave(&self, endpoint: u64, wait: Duration) -> Result<(), Error> {
+    pub fn leave(&self, endpoint: u64, wait: Duration) -> Result<()> {
         match self.request(&Request::Leave { endpoint }, wait)? {
             Reply::Closed {} => Ok(()),
             Reply::Refused(refused) => Err(self.refused(refused, 0)),
@@ -225,15 +220,11 @@ impl Connection {
         }
     }
 
-    pub(super) fn request(&self, request: &Request, wait: Duration) -> Result<Reply, Error> {
+    pub(super) fn request(&self, request: &Request, wait: Duration) -> Result<Reply> {
         Ok(self.exchange(request, Instant::now() + wait)?.0)
     }
 
-    fn exchange(
-        &self,
-        request: &Request,
-        until: Instant,
-    ) -> Result<(Reply, Option<OwnedFd>), Error> {
+    fn exchange(&self, request: &Request, until: Instant) -> Result<(Reply, Option<OwnedFd>)> {
         // This check comes first: a thread of the parent may have held the lock during the fork.
         if self.mark.is_inherited() {
             return Err(Error::Forked);
@@ -251,7 +242,7 @@ impl Connection {
         exchanged
     }
 
-    fn send(&self, mut frame: &[u8], until: Instant) -> Result<(), Error> {
+    fn send(&self, mut frame: &[u8], until: Instant) -> Result<()> {
         while !frame.is_empty() {
             self.wait_at_most(sockopt::Timeout::Send, until)?;
             let mut control = SendAncillaryBuffer::default();
@@ -265,11 +256,7 @@ impl Connection {
         Ok(())
     }
 
-    fn receive(
-        &self,
-        decoder: &mut Decoder,
-        until: Instant,
-    ) -> Result<(Reply, Option<OwnedFd>), Error> {
+    fn receive(&self, decoder: &mut Decoder, until: Instant) -> Result<(Reply, Option<OwnedFd>)> {
         let mut passed = None;
         loop {
             let malformed = |error: wire::WireError| {
@@ -304,7 +291,7 @@ impl Connection {
     }
 
     /// Bounds the next system call of a kind.
-    fn wait_at_most(&self, kind: sockopt::Timeout, until: Instant) -> Result<(), Error> {
+    fn wait_at_most(&self, kind: sockopt::Timeout, until: Instant) -> Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(self.failed(Errno::AGAIN));
@@ -371,7 +358,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::open`].
-    pub fn greet(&self, wait: Duration) -> Result<Welcome, Error> {
+    pub fn greet(&self, wait: Duration) -> Result<Welcome> {
         let hello = Request::Hello { protocol: PROTOCOL, client: whoami(), read_only: false };
         match self.request(&hello, wait)? {
             Reply::Welcome(welcome) => Ok(welcome),
@@ -385,7 +372,7 @@ impl Connection {
 ///
 /// # Errors
 /// [`Error::Os`] if there is no memory for the mark.
-pub(crate) fn mark() -> Result<ForkMark, Error> {
+pub(crate) fn mark() -> Result<ForkMark> {
     ForkMark::new().map_err(Error::os("mark", Path::new("this process")))
 }
 
@@ -423,7 +410,7 @@ fn connect(socket: &Path, until: Instant) -> Result<UnixStream, TryError> {
 /// The user that serves a socket. It has to be this process's user, or root: a node of another user
 /// could hand out memory that it changes at will. Root may attach to the node of any user, but only
 /// if no other user can have put the socket there.
-fn check_user(stream: &UnixStream, socket: &Path) -> Result<u32, Error> {
+fn check_user(stream: &UnixStream, socket: &Path) -> Result<u32> {
     let theirs = getsockopt(stream, PeerCredentials).map_err(Error::os("identify", socket))?;
     let (ours, theirs) = (private::user(), theirs.uid());
     let may_serve = theirs == ours || theirs == 0;

@@ -14,7 +14,7 @@ use super::endpoint::WhileWaiting;
 use super::table_session::{At, TableSession};
 use crate::layout::memory::Member;
 use crate::session::wire::{self, DeviceChoice, Reply, Request};
-use crate::{ByteSize, Error};
+use crate::{ByteSize, Error, Result};
 
 /// Whether this build can open devices.
 pub(crate) const IS_BUILT: bool = true;
@@ -69,11 +69,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::member`].
-    pub fn connect(
-        &self,
-        connect: wire::Connect,
-        wait: Duration,
-    ) -> Result<serde_json::Value, Error> {
+    pub fn connect(&self, connect: wire::Connect, wait: Duration) -> Result<serde_json::Value> {
         match self.request(&Request::Connect(connect), wait)? {
             Reply::Connected { answer } => Ok(answer),
             Reply::Refused(refused) => Err(self.refused(refused, 0)),
@@ -104,8 +100,8 @@ pub(crate) fn connect(
     member: &Member,
     transport: Transport,
     ask: wire::Connect,
-    asked: impl FnOnce(wire::Connect) -> Result<serde_json::Value, Error>,
-) -> Result<(), Error> {
+    asked: impl FnOnce(wire::Connect) -> Result<serde_json::Value>,
+) -> Result<()> {
     let region = RegionId(member.header.node as u8);
     let bytes = member.header.region_bytes;
     let offer = endpoint.offer_over(region, transport).map_err(|error| of_verbs(error, bytes))?;
@@ -120,7 +116,7 @@ pub(crate) fn connect(
 ///
 /// # Errors
 /// [`Error::Device`].
-pub(crate) fn of_answer(answer: &serde_json::Value, socket: &Path) -> Result<Answer, Error> {
+pub(crate) fn of_answer(answer: &serde_json::Value, socket: &Path) -> Result<Answer> {
     Answer::deserialize(answer).map_err(|error| Error::Device {
         problem: format!("{} sent an answer that cannot be read: {error}", socket.display()),
     })
@@ -130,7 +126,7 @@ pub(crate) fn of_answer(answer: &serde_json::Value, socket: &Path) -> Result<Ans
 ///
 /// # Errors
 /// [`Error::Device`].
-pub(crate) fn open_device(choice: &DeviceChoice) -> Result<Arc<Device>, Error> {
+pub(crate) fn open_device(choice: &DeviceChoice) -> Result<Arc<Device>> {
     let DeviceChoice { name, port, gid_index } = choice.clone();
     let selection = Selection { device: name, port, gid_index };
     let opened = Device::open(&selection);

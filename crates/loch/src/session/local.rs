@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loch_fabric::ForkMark;
 
 use super::slot::{Process, SessionId};
-use crate::Error;
+use crate::Result;
 use crate::layout::memory::ClusterMemory;
 use crate::session::wire::Inspected;
 
@@ -21,7 +21,7 @@ pub(crate) trait LocalNodes: Send + Sync {
     ///
     /// # Errors
     /// [`Error::SessionsExhausted`].
-    fn open_session(&self, home: usize) -> Result<SessionId, Error>;
+    fn open_session(&self, home: usize) -> Result<SessionId>;
 
     /// Ends a session that its client has left in order.
     fn end_session(&self, home: usize, session: SessionId, process: Process);
@@ -30,7 +30,7 @@ pub(crate) trait LocalNodes: Send + Sync {
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`] if a worker does not answer.
-    fn inspect(&self, table: usize) -> Result<Vec<Inspected>, Error>;
+    fn inspect(&self, table: usize) -> Result<Vec<Inspected>>;
 
     /// The first node with a worker that has failed, and the reason.
     fn failed(&self) -> Option<(usize, String)>;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::wire::DeviceChoice;
-use crate::Error;
+use crate::{Error, Result};
 
 /// Whether this build can open devices.
 pub(crate) const IS_BUILT: bool = false;
@@ -15,7 +15,7 @@ pub(crate) enum Device {}
 ///
 /// # Errors
 /// [`Error::Device`].
-pub(crate) fn open_device(_: &DeviceChoice) -> Result<Arc<Device>, Error> {
+pub(crate) fn open_device(_: &DeviceChoice) -> Result<Arc<Device>> {
     let problem = "this build has no verbs backend: build Loch with the feature `verbs`";
     Err(Error::Device { problem: problem.into() })
 }

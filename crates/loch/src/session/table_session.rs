@@ -12,12 +12,12 @@ use loch_engines::epoch::Session;
 use loch_engines::requests::Secret;
 use loch_fabric::{ForkMark, RegionId};
 
-use crate::Error;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::CLOSE_TIMEOUT;
 use crate::session::connection::Connection;
 use crate::session::local::LocalNodes;
 use crate::session::slot::{Process, SessionId, abandon_own_slot, free_own_slot};
+use crate::{Error, Result};
 
 /// The session of a table at its home node.
 pub(crate) struct TableSession {
@@ -69,7 +69,7 @@ impl TableSession {
         memory: Arc<ClusterMemory>,
         connection: Arc<Connection>,
         opened: SessionId,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let mark = connection.mark();
         let mut session = Self::new(home, memory, At::Fenced(connection, opened, None), mark);
         let mut words = [[0; 8]; 2];

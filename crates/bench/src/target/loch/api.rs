@@ -29,7 +29,7 @@ use crate::options::TABLE;
 use crate::spec::Spec;
 use crate::system::{Engine, Fabric};
 use crate::tally::Traffic;
-use crate::target::{Endpoint, Target};
+use crate::target::{Endpoint, Result, Target};
 use crate::trace::Trace;
 use crate::workload::Workload;
 
@@ -52,12 +52,7 @@ pub struct Client {
 
 impl Client {
     /// Attaches to the cluster at this client's home node.
-    pub fn connect(
-        engine: Engine,
-        spec: &Spec,
-        endpoint: &Endpoint,
-        client: u32,
-    ) -> Result<Self, TargetError> {
+    pub fn connect(engine: Engine, spec: &Spec, endpoint: &Endpoint, client: u32) -> Result<Self> {
         let homes = Homes::of(endpoint, spec, client);
         let options = connect_options(spec);
         let name = spec.attach.as_ref().map_or(TABLE, |attach| &attach.table);
@@ -84,7 +79,7 @@ impl Target for Client {
         workload: &Workload,
         records: Range<u64>,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(), TargetError> {
+    ) -> Result<()> {
         let mut done = 0;
         let lanes = self.lanes.max(LOAD_LANES_MIN);
         for (node, part) in self.homes.parts(records) {
@@ -106,7 +101,7 @@ impl Target for Client {
         Ok(())
     }
 
-    fn run(&mut self, run: &Run<'_>) -> Result<(), TargetError> {
+    fn run(&mut self, run: &Run<'_>) -> Result<()> {
         if let Some(client) = self.published() {
             let done = block_on(operate(client, run, self.lanes, None));
             let refusal = done.map_err(lost(self.engine, "run an operation"))?;
@@ -127,7 +122,7 @@ impl Target for Client {
         self.refusal.clone()
     }
 
-    fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>, TargetError> {
+    fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>> {
         let sum = Cell::new(Traffic::default());
         let done = block_on(operate(&TableLanes(&self.table), run, self.lanes, Some(&sum)));
         done.map_err(lost(self.engine, "count an operation"))?;
@@ -135,11 +130,7 @@ impl Target for Client {
     }
 
     /// There is none for a table whose clients do not do all work themselves in mapped memory.
-    fn limit_ops_per_s(
-        &mut self,
-        workload: &Workload,
-        trace: &Trace,
-    ) -> Result<Option<f64>, TargetError> {
+    fn limit_ops_per_s(&mut self, workload: &Workload, trace: &Trace) -> Result<Option<f64>> {
         let Some(client) = self.table.mapped() else { return Ok(None) };
         let limit = limit::ops_per_s((client.map(), client.fabric()), workload, trace);
         limit.map_err(lost(self.engine, "measure the bare loop"))

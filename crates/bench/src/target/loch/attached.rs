@@ -15,7 +15,7 @@ use crate::options::Attach;
 use crate::process::cpu_seconds;
 use crate::spec::Spec;
 use crate::system::Fabric;
-use crate::target::{Endpoint, Service};
+use crate::target::{Endpoint, Result, Service};
 
 /// How long the cluster's nodes may take to be up.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ fn check_fabric(spec: &Spec, info: &ClusterInfo) -> Result<(), BenchError> {
     )))
 }
 
-fn ask(attach: &Attach) -> Result<ClusterInfo, TargetError> {
+fn ask(attach: &Attach) -> Result<ClusterInfo> {
     let options = ConnectOptions {
         read_only: true,
         connect_timeout: CONNECT_LIMIT,
@@ -103,7 +103,7 @@ fn ask(attach: &Attach) -> Result<ClusterInfo, TargetError> {
 
 impl Attached {
     /// Finds the cluster's processes.
-    pub fn find(attach: &Attach) -> Result<Self, TargetError> {
+    pub fn find(attach: &Attach) -> Result<Self> {
         let info = ask(attach)?;
         // A node on another host has an address, and no socket.
         let sockets = info.nodes.iter().map(|node| &node.socket).filter(|it| it.is_absolute());

@@ -2,9 +2,10 @@
 
 use crate::error::TargetError;
 use crate::system::{Engine, Fabric};
+use crate::target::Result;
 
 /// Checks that this build can measure the engine over the fabric.
-pub fn check(engine: Engine, fabric: Fabric) -> Result<(), TargetError> {
+pub fn check(engine: Engine, fabric: Fabric) -> Result<()> {
     if !can_be_measured(engine, fabric) {
         let there = |fabric| {
             let engines = Engine::all().filter(|engine| can_be_measured(*engine, fabric));

@@ -26,8 +26,7 @@ mod traffic;
 use std::sync::atomic::AtomicBool;
 
 use self::available::check;
-use super::{Endpoint, Service, System, Target};
-use crate::error::TargetError;
+use super::{Endpoint, Result, Service, System, Target};
 use crate::measured::Measured;
 use crate::progress::Progress;
 use crate::spec::Spec;
@@ -45,11 +44,7 @@ impl System for Engine {
         true
     }
 
-    fn start(
-        &self,
-        spec: &Spec,
-        interrupted: &AtomicBool,
-    ) -> Result<Box<dyn Service>, TargetError> {
+    fn start(&self, spec: &Spec, interrupted: &AtomicBool) -> Result<Box<dyn Service>> {
         check(*self, spec.fabric)?;
         Ok(match &spec.attach {
             Some(attach) => Box::new(attached::Attached::find(attach)?),
@@ -57,12 +52,7 @@ impl System for Engine {
         })
     }
 
-    fn connect(
-        &self,
-        spec: &Spec,
-        endpoint: &Endpoint,
-        client: u32,
-    ) -> Result<Box<dyn Target>, TargetError> {
+    fn connect(&self, spec: &Spec, endpoint: &Endpoint, client: u32) -> Result<Box<dyn Target>> {
         check(*self, spec.fabric)?;
         Ok(Box::new(api::Client::connect(*self, spec, endpoint, client)?))
     }
@@ -72,7 +62,7 @@ impl System for Engine {
         spec: &Spec,
         progress: &Progress,
         interrupted: &AtomicBool,
-    ) -> Result<Measured, TargetError> {
+    ) -> Result<Measured> {
         check(*self, spec.fabric)?;
         simulated::measure(*self, spec, progress, interrupted)
     }

@@ -23,7 +23,7 @@ use crate::process::{Owned, cpu_seconds, own_command};
 use crate::spec::Spec;
 use crate::system::{Engine, Fabric};
 use crate::target::starting::{Starting, start_limit};
-use crate::target::{Endpoint, Service};
+use crate::target::{Endpoint, Result, Service};
 
 /// How long nodes may take to end in good order.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -40,11 +40,7 @@ pub struct Nodes {
 
 impl Nodes {
     /// Starts the nodes of `spec` and waits until all of them answer.
-    pub fn start(
-        engine: Engine,
-        spec: &Spec,
-        interrupted: &AtomicBool,
-    ) -> Result<Self, TargetError> {
+    pub fn start(engine: Engine, spec: &Spec, interrupted: &AtomicBool) -> Result<Self> {
         let failed = |error: io::Error| TargetError::NotStarted {
             server: "loch serve",
             reason: error.to_string(),

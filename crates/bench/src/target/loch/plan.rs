@@ -24,6 +24,7 @@ use crate::error::TargetError;
 use crate::options::TABLE;
 use crate::spec::Spec;
 use crate::system::Engine;
+use crate::target::Result;
 
 /// Head-room, in percent of the data: for one client, which finds all entries that it retires, and
 /// for several, which retire entries in each other's slabs.
@@ -48,11 +49,7 @@ const WINDOW_SIMULATED_MAX: usize = 16;
 const OPEN_SLABS: u64 = 2;
 
 /// The configurations of all nodes, whose files lie in `dir`.
-pub fn node_configs(
-    engine: Engine,
-    spec: &Spec,
-    dir: &Path,
-) -> Result<Vec<NodeConfig>, TargetError> {
+pub fn node_configs(engine: Engine, spec: &Spec, dir: &Path) -> Result<Vec<NodeConfig>> {
     let sockets: Vec<_> = (0..spec.nodes).map(|node| dir.join(format!("{node}.sock"))).collect();
     let sessions = Sessions {
         of_node: spec.clients.saturating_mul(2).clamp(SESSIONS_DEFAULT, SESSIONS_MAX),
@@ -74,7 +71,7 @@ pub fn node_configs(
 
 /// The configuration of every simulated node. Memory is reached over a network, so that entries
 /// carry checksums.
-pub fn simulated_config(engine: Engine, spec: &Spec) -> Result<NodeConfig, TargetError> {
+pub fn simulated_config(engine: Engine, spec: &Spec) -> Result<NodeConfig> {
     let nodes: Vec<_> = (0..spec.nodes).map(|node| PathBuf::from(node.to_string())).collect();
     // A node without a client has a client while it is loaded.
     let clients = spec.clients.div_ceil(spec.nodes);
@@ -120,7 +117,7 @@ fn config(
     sessions: Sessions,
     window: Option<u16>,
     room: Room,
-) -> Result<NodeConfig, TargetError> {
+) -> Result<NodeConfig> {
     check_nodes(spec)?;
     check_item(engine, spec)?;
     let serves = engine.serves();
@@ -226,7 +223,7 @@ fn protocol(engine: Engine, spec: &Spec) -> Protocol {
     }
 }
 
-fn check_nodes(spec: &Spec) -> Result<(), TargetError> {
+fn check_nodes(spec: &Spec) -> Result<()> {
     if spec.nodes as usize <= NODES_MAX {
         return Ok(());
     }
@@ -234,7 +231,7 @@ fn check_nodes(spec: &Spec) -> Result<(), TargetError> {
     Err(TargetError::Impossible(problem))
 }
 
-fn check_item(engine: Engine, spec: &Spec) -> Result<(), TargetError> {
+fn check_item(engine: Engine, spec: &Spec) -> Result<()> {
     let bytes = spec.key_size + spec.value_size;
     let Some(max) = engine.needs().key_and_value_bytes_max.filter(|max| bytes > *max) else {
         return Ok(());
@@ -246,7 +243,7 @@ fn check_item(engine: Engine, spec: &Spec) -> Result<(), TargetError> {
     )))
 }
 
-fn check_data(spec: &Spec, data_bytes: u64) -> Result<(), TargetError> {
+fn check_data(spec: &Spec, data_bytes: u64) -> Result<()> {
     if data_bytes <= DATA_TABLE_BYTES_MAX {
         return Ok(());
     }

@@ -8,7 +8,8 @@ use loch_fabric::{Buf, lanes};
 
 use super::reservation::ValuePlace;
 use crate::{
-    Conditional, Error, Expect, Lambda, Number, PutOptions, Reservation, Table, Value, Version,
+    Conditional, Error, Expect, Lambda, Number, PutOptions, Reservation, Result, Table, Value,
+    Version,
 };
 
 /// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`]) or for any
@@ -42,7 +43,7 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::get`].
     #[inline]
-    pub async fn get(self, key: &[u8]) -> Result<Option<Value>, Error> {
+    pub async fn get(self, key: &[u8]) -> Result<Option<Value>> {
         self.table.check_process()?;
         let found = match self.table.in_place() {
             Some(client) => client.get(key, Buf::new()).await,
@@ -59,7 +60,7 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::get_into`].
     #[inline]
-    pub async fn get_into(self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>, Error> {
+    pub async fn get_into(self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>> {
         into.clear();
         let table = self.table;
         table.check_process()?;
@@ -83,7 +84,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::contains`].
-    pub async fn contains(self, key: &[u8]) -> Result<bool, Error> {
+    pub async fn contains(self, key: &[u8]) -> Result<bool> {
         self.table.check_process()?;
         let found = match self.table.in_place() {
             Some(client) => client.contains(key).await,
@@ -97,7 +98,7 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::put`].
     #[inline]
-    pub async fn put(self, key: &[u8], value: &[u8]) -> Result<Version, Error> {
+    pub async fn put(self, key: &[u8], value: &[u8]) -> Result<Version> {
         self.put_with(key, value, PutOptions::default()).await
     }
 
@@ -106,12 +107,7 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::put_with`].
     #[inline]
-    pub async fn put_with(
-        self,
-        key: &[u8],
-        value: &[u8],
-        options: PutOptions,
-    ) -> Result<Version, Error> {
+    pub async fn put_with(self, key: &[u8], value: &[u8], options: PutOptions) -> Result<Version> {
         self.table.writable()?;
         let options = self.table.engine_options(options);
         let stored = match self.table.in_place() {
@@ -138,7 +134,7 @@ impl<'a> AsyncTable<'a> {
         value: &[u8],
         expect: Expect,
         options: PutOptions,
-    ) -> Result<Conditional, Error> {
+    ) -> Result<Conditional> {
         self.table.writable()?;
         let options = self.table.engine_options(options);
         let expect = match expect {
@@ -166,7 +162,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::append`].
-    pub async fn append(self, key: &[u8], bytes: &[u8]) -> Result<Version, Error> {
+    pub async fn append(self, key: &[u8], bytes: &[u8]) -> Result<Version> {
         self.table.writable()?;
         let appended = self.table.execute(key, Operation::Append(bytes)).await;
         let version = appended.and_then(Outcome::stored);
@@ -177,7 +173,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::fetch_add`].
-    pub async fn fetch_add(self, key: &[u8], add: u64) -> Result<u64, Error> {
+    pub async fn fetch_add(self, key: &[u8], add: u64) -> Result<u64> {
         self.table.writable()?;
         let before = match self.table.in_place() {
             Some(client) => client.fetch_add(key, add).await,
@@ -192,7 +188,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::update`].
-    pub async fn update<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<T, Error> {
+    pub async fn update<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<T> {
         self.table.writable()?;
         let before = self.table.computing("update")?.update(key, lambda.of_engine()).await;
         before.map(T::of_word).map_err(|e| self.table.error(e))
@@ -202,11 +198,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::update_all`].
-    pub async fn update_all<T: Number>(
-        self,
-        key: &[u8],
-        lambda: Lambda<T>,
-    ) -> Result<Option<u64>, Error> {
+    pub async fn update_all<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<Option<u64>> {
         self.table.writable()?;
         let table = self.table.computing("update_all")?;
         let done = table.update_all(key, lambda.of_engine()).await;
@@ -221,7 +213,7 @@ impl<'a> AsyncTable<'a> {
         self,
         key: &[u8],
         lambda: Lambda<T>,
-    ) -> Result<Option<Vec<T>>, Error> {
+    ) -> Result<Option<Vec<T>>> {
         self.table.writable()?;
         let table = self.table.computing("fetch_update_all")?;
         let done = table.update_all_returning(key, lambda.of_engine(), Buf::new()).await;
@@ -237,7 +229,7 @@ impl<'a> AsyncTable<'a> {
         key: &[u8],
         lambda: Lambda<T>,
         operands: &[T],
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<u64>> {
         self.table.writable()?;
         let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
         let done = self.table.computing("update_each")?.update_each(key, lambda, &operands).await;
@@ -253,7 +245,7 @@ impl<'a> AsyncTable<'a> {
         key: &[u8],
         lambda: Lambda<T>,
         operands: &[T],
-    ) -> Result<Option<Vec<T>>, Error> {
+    ) -> Result<Option<Vec<T>>> {
         self.table.writable()?;
         let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
         let table = self.table.computing("fetch_update_each")?;
@@ -265,11 +257,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::reduce`].
-    pub async fn reduce<T: Number>(
-        self,
-        key: &[u8],
-        lambda: Lambda<T>,
-    ) -> Result<Option<T>, Error> {
+    pub async fn reduce<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<Option<T>> {
         self.table.check_process()?;
         let reduced = self.table.computing("reduce")?.reduce(key, lambda.of_engine()).await;
         Ok(reduced.map_err(|e| self.table.error(e))?.map(T::of_word))
@@ -279,11 +267,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::filter`].
-    pub async fn filter<T: Number>(
-        self,
-        key: &[u8],
-        lambda: Lambda<T>,
-    ) -> Result<Option<Vec<T>>, Error> {
+    pub async fn filter<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<Option<Vec<T>>> {
         self.table.check_process()?;
         let table = self.table.computing("filter")?;
         let kept = table.filter(key, lambda.of_engine(), Buf::new()).await;
@@ -294,7 +278,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::delete`].
-    pub async fn delete(self, key: &[u8]) -> Result<bool, Error> {
+    pub async fn delete(self, key: &[u8]) -> Result<bool> {
         self.table.writable()?;
         let deleted = match self.table.in_place() {
             Some(client) => client.delete(key).await,
@@ -307,7 +291,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::get_many`].
-    pub async fn get_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
+    pub async fn get_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<Option<Value>>> {
         self.many(keys, move |key| self.get(key.as_ref()), || None).await
     }
 
@@ -318,7 +302,7 @@ impl<'a> AsyncTable<'a> {
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         self,
         pairs: &[(K, V)],
-    ) -> Result<Vec<Version>, Error> {
+    ) -> Result<Vec<Version>> {
         self.many(
             pairs,
             move |(key, value)| self.put(key.as_ref(), value.as_ref()),
@@ -331,7 +315,7 @@ impl<'a> AsyncTable<'a> {
     ///
     /// # Errors
     /// As [`Table::reserve`].
-    pub async fn reserve(self, key: &[u8], len: usize) -> Result<Reservation<'a>, Error> {
+    pub async fn reserve(self, key: &[u8], len: usize) -> Result<Reservation<'a>> {
         self.reserve_with(key, len, PutOptions::default()).await
     }
 
@@ -344,7 +328,7 @@ impl<'a> AsyncTable<'a> {
         key: &[u8],
         len: usize,
         options: PutOptions,
-    ) -> Result<Reservation<'a>, Error> {
+    ) -> Result<Reservation<'a>> {
         self.table.writable()?;
         let options = self.table.engine_options(options);
         let reserved = self.table.operations().reserve(key, len, options).await;
@@ -363,9 +347,9 @@ impl<'a> AsyncTable<'a> {
         items: &'i [I],
         operation: impl Fn(&'i I) -> F,
         empty: impl Fn() -> T,
-    ) -> Result<Vec<T>, Error>
+    ) -> Result<Vec<T>>
     where
-        F: Future<Output = Result<T, Error>>,
+        F: Future<Output = Result<T>>,
     {
         let outputs: RefCell<Vec<T>> = RefCell::new(items.iter().map(|_| empty()).collect());
         let failed = Cell::new(None::<Error>);
@@ -375,7 +359,7 @@ impl<'a> AsyncTable<'a> {
             let operation = operation(item);
             async move { (at, operation.await) }
         });
-        let done = |(at, output): (usize, Result<T, Error>)| match output {
+        let done = |(at, output): (usize, Result<T>)| match output {
             Ok(output) => outputs.borrow_mut()[at] = output,
             Err(error) if !has_failed.replace(true) => failed.set(Some(error)),
             Err(_) => (),

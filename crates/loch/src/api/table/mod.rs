@@ -19,7 +19,9 @@ use crate::client::counters::Counters;
 use crate::client::operations::Operations;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::session::table_session::TableSession;
-use crate::{AsyncTable, CheckReport, Error, Lambda, Number, Reservation, Usage, Value, Version};
+use crate::{
+    AsyncTable, CheckReport, Error, Lambda, Number, Reservation, Result, Usage, Value, Version,
+};
 
 /// A table of a cluster, for one thread: it can be sent to another thread, but not shared. Every
 /// thread opens its own table.
@@ -110,7 +112,7 @@ impl Table {
     /// [`Error::KeyEmpty`], [`Error::KeyTooLong`]; [`Error::Timeout`] if other clients kept
     /// changing the key's slots, or the key's worker did not answer; [`Error::NodeUnreachable`] if
     /// the worker's node is down.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Value>, Error> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         block_on(self.asynch().get(key))
     }
 
@@ -119,7 +121,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::get`]; then `into` is empty.
-    pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>, Error> {
+    pub fn get_into(&self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Version>> {
         block_on(self.asynch().get_into(key, into))
     }
 
@@ -129,7 +131,7 @@ impl Table {
     /// As [`Table::get`], and [`Error::ValueTooLong`], [`Error::IndexFull`],
     /// [`Error::OutOfMemory`], [`Error::ReadOnly`]. After any error but [`Error::Ambiguous`] the
     /// key has its old value.
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version, Error> {
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version> {
         self.put_with(key, value, PutOptions::default())
     }
 
@@ -137,12 +139,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::put`].
-    pub fn put_with(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: PutOptions,
-    ) -> Result<Version, Error> {
+    pub fn put_with(&self, key: &[u8], value: &[u8], options: PutOptions) -> Result<Version> {
         block_on(self.asynch().put_with(key, value, options))
     }
 
@@ -150,7 +147,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::get`], and [`Error::ReadOnly`].
-    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+    pub fn delete(&self, key: &[u8]) -> Result<bool> {
         block_on(self.asynch().delete(key))
     }
 
@@ -158,7 +155,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::get`].
-    pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
+    pub fn contains(&self, key: &[u8]) -> Result<bool> {
         block_on(self.asynch().contains(key))
     }
 
@@ -167,7 +164,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::get`]. After the first error no further GETs are begun.
-    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
         block_on(self.asynch().get_many(keys))
     }
 
@@ -180,7 +177,7 @@ impl Table {
     pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
-    ) -> Result<Vec<Version>, Error> {
+    ) -> Result<Vec<Version>> {
         block_on(self.asynch().put_many(pairs))
     }
 
@@ -194,7 +191,7 @@ impl Table {
         value: &[u8],
         expect: Expect,
         options: PutOptions,
-    ) -> Result<Conditional, Error> {
+    ) -> Result<Conditional> {
         block_on(self.asynch().put_if(key, value, expect, options))
     }
 
@@ -207,7 +204,7 @@ impl Table {
         key: &[u8],
         value: &[u8],
         version: Version,
-    ) -> Result<Conditional, Error> {
+    ) -> Result<Conditional> {
         self.put_if(key, value, Expect::Version(version), PutOptions::default())
     }
 
@@ -215,7 +212,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::put`].
-    pub fn put_if_absent(&self, key: &[u8], value: &[u8]) -> Result<Conditional, Error> {
+    pub fn put_if_absent(&self, key: &[u8], value: &[u8]) -> Result<Conditional> {
         self.put_if(key, value, Expect::Absent, PutOptions::default())
     }
 
@@ -235,7 +232,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::put`]; [`Error::ValueTooLong`] if both together are too long.
-    pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<Version, Error> {
+    pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<Version> {
         block_on(self.asynch().append(key, bytes))
     }
 
@@ -244,7 +241,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::put`], and [`Error::NotACounter`].
-    pub fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, Error> {
+    pub fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64> {
         block_on(self.asynch().fetch_add(key, add))
     }
 
@@ -266,7 +263,7 @@ impl Table {
     /// As [`Table::put`], and [`Error::OtherEngine`], [`Error::NotAVector`] if the value is not one
     /// number of this type, [`Error::UnfitFunction`], [`Error::NoFunction`],
     /// [`Error::FunctionFailed`].
-    pub fn update<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<T, Error> {
+    pub fn update<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<T> {
         block_on(self.asynch().update(key, lambda))
     }
 
@@ -275,11 +272,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::update`]. After an error all numbers have their old values.
-    pub fn update_all<T: Number>(
-        &self,
-        key: &[u8],
-        lambda: Lambda<T>,
-    ) -> Result<Option<u64>, Error> {
+    pub fn update_all<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<Option<u64>> {
         block_on(self.asynch().update_all(key, lambda))
     }
 
@@ -291,7 +284,7 @@ impl Table {
         &self,
         key: &[u8],
         lambda: Lambda<T>,
-    ) -> Result<Option<Vec<T>>, Error> {
+    ) -> Result<Option<Vec<T>>> {
         block_on(self.asynch().fetch_update_all(key, lambda))
     }
 
@@ -306,7 +299,7 @@ impl Table {
         key: &[u8],
         lambda: Lambda<T>,
         operands: &[T],
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<u64>> {
         block_on(self.asynch().update_each(key, lambda, operands))
     }
 
@@ -319,7 +312,7 @@ impl Table {
         key: &[u8],
         lambda: Lambda<T>,
         operands: &[T],
-    ) -> Result<Option<Vec<T>>, Error> {
+    ) -> Result<Option<Vec<T>>> {
         block_on(self.asynch().fetch_update_each(key, lambda, operands))
     }
 
@@ -328,7 +321,7 @@ impl Table {
     ///
     /// # Errors
     /// The errors of [`Table::get`] and [`Table::update`].
-    pub fn reduce<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<Option<T>, Error> {
+    pub fn reduce<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<Option<T>> {
         block_on(self.asynch().reduce(key, lambda))
     }
 
@@ -337,11 +330,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::reduce`].
-    pub fn filter<T: Number>(
-        &self,
-        key: &[u8],
-        lambda: Lambda<T>,
-    ) -> Result<Option<Vec<T>>, Error> {
+    pub fn filter<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<Option<Vec<T>>> {
         block_on(self.asynch().filter(key, lambda))
     }
 
@@ -350,7 +339,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::put`].
-    pub fn reserve(&self, key: &[u8], len: usize) -> Result<Reservation<'_>, Error> {
+    pub fn reserve(&self, key: &[u8], len: usize) -> Result<Reservation<'_>> {
         self.reserve_with(key, len, PutOptions::default())
     }
 
@@ -363,7 +352,7 @@ impl Table {
         key: &[u8],
         len: usize,
         options: PutOptions,
-    ) -> Result<Reservation<'_>, Error> {
+    ) -> Result<Reservation<'_>> {
         block_on(self.asynch().reserve_with(key, len, options))
     }
 
@@ -372,7 +361,7 @@ impl Table {
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Fabric`]. Broken invariants are not an error; the
     /// report lists them.
-    pub fn check(&self) -> Result<CheckReport, Error> {
+    pub fn check(&self) -> Result<CheckReport> {
         self.check_process()?;
         block_on(self.operations().check())
     }
@@ -381,7 +370,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::check`].
-    pub fn usage(&self) -> Result<Vec<Usage>, Error> {
+    pub fn usage(&self) -> Result<Vec<Usage>> {
         self.check_process()?;
         block_on(self.operations().usage())
     }
@@ -438,7 +427,7 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::OtherEngine`] if the table's engine does not compute.
-    pub(crate) fn computing(&self, operation: &'static str) -> Result<&dyn Operations, Error> {
+    pub(crate) fn computing(&self, operation: &'static str) -> Result<&dyn Operations> {
         let operations = self.operations();
         let engine = operations.engine();
         if engine.needs().computes {
@@ -452,7 +441,7 @@ impl Table {
     /// Refuses a process that was forked from the table's. It would take the same entries as its
     /// parent, in the same session.
     #[inline]
-    pub(crate) fn check_process(&self) -> Result<(), Error> {
+    pub(crate) fn check_process(&self) -> Result<()> {
         if self.table_session.is_inherited() {
             return Err(Error::Forked);
         }
@@ -461,7 +450,7 @@ impl Table {
 
     /// Refuses a mutation of a table that is attached for reading, before the table is looked at.
     #[inline]
-    pub(crate) fn writable(&self) -> Result<(), Error> {
+    pub(crate) fn writable(&self) -> Result<()> {
         self.check_process()?;
         if self.table_session.is_read_only() {
             return Err(Error::ReadOnly);

@@ -6,7 +6,7 @@ use loch_engines::operation::{Operation, Outcome, PutOptions};
 use loch_fabric::lanes::block_on;
 
 use crate::client::in_place::InPlace;
-use crate::{Error, Table, Version};
+use crate::{Error, Result, Table, Version};
 
 /// Memory for a value that is being written in place. [`Reservation::commit`] makes it the key's
 /// value. A reservation that is dropped before leaves nothing behind.
@@ -79,7 +79,7 @@ impl<'a> Reservation<'a> {
     ///
     /// # Errors
     /// [`Error::OutsideReservation`] if they do not lie inside the value, [`Error::Forked`].
-    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.table.check_process()?;
         let end = offset.saturating_add(bytes.len());
         if end > self.len() {
@@ -101,7 +101,7 @@ impl<'a> Reservation<'a> {
     ///
     /// # Errors
     /// [`Error::Fabric`], [`Error::Forked`].
-    pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
+    pub fn as_mut_ptr(&mut self) -> Result<*mut u8> {
         self.table.check_process()?;
         let place = match self.place() {
             ValuePlace::InTable(inner) => inner.as_mut_ptr(),
@@ -114,7 +114,7 @@ impl<'a> Reservation<'a> {
     ///
     /// # Errors
     /// As [`Table::put`].
-    pub fn commit(self) -> Result<Version, Error> {
+    pub fn commit(self) -> Result<Version> {
         block_on(self.commit_async())
     }
 
@@ -122,7 +122,7 @@ impl<'a> Reservation<'a> {
     ///
     /// # Errors
     /// As [`Table::put`].
-    pub async fn commit_async(mut self) -> Result<Version, Error> {
+    pub async fn commit_async(mut self) -> Result<Version> {
         self.table.check_process()?;
         let version = match self.place.take().expect("it is taken when the reservation ends") {
             ValuePlace::InTable(inner) => inner.commit().await,

@@ -19,7 +19,7 @@ use crate::limits::{
     DATA_TABLE_BYTES_MAX, NODES_MAX, SERVED_SESSIONS_DEFAULT, SESSIONS_MAX, TABLE_NAME_BYTES_MAX,
     TABLES_MAX, WORKERS_MAX,
 };
-use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, TableConfig};
+use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, Result, TableConfig};
 use workers::worker_sessions;
 pub(crate) use workers::worker_sessions_of;
 
@@ -56,14 +56,14 @@ impl NodeConfig {
     /// assert!(config.check_tables().is_err());
     /// # Ok::<(), loch::Error>(())
     /// ```
-    pub fn check_tables(&self) -> Result<(), Error> {
+    pub fn check_tables(&self) -> Result<()> {
         let nodes = self.cluster.len().max(1);
         Plan::of_node(self, 0, nodes).map(drop)
     }
 }
 
 /// The plans of all nodes inside this process.
-pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
+pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>> {
     let nodes = config.nodes as usize;
     if nodes == 0 {
         return Err(Error::config("nodes", "it is 0: at least one is needed"));
@@ -78,7 +78,7 @@ pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
             tables: &config.tables,
         })
     };
-    let plans: Vec<Plan> = (0..nodes).map(plan).collect::<Result<_, Error>>()?;
+    let plans: Vec<Plan> = (0..nodes).map(plan).collect::<Result<_>>()?;
     plans[0].tell_what_is_left_out();
     check_private(&plans, host_bytes())?;
     Ok(plans)
@@ -90,7 +90,7 @@ pub(crate) fn of_embedded(config: &EmbeddedConfig) -> Result<Vec<Plan>, Error> {
 ///
 /// # Errors
 /// [`Error::NoMemory`].
-pub(crate) fn check_private(plans: &[Plan], host_bytes: u64) -> Result<(), Error> {
+pub(crate) fn check_private(plans: &[Plan], host_bytes: u64) -> Result<()> {
     let to_the_mib = |bytes: u64| ByteSize::new(bytes >> 20 << 20);
     let mut all = 0u64;
     for (table, bytes) in plans.iter().flat_map(|plan| plan.tables.iter().zip(&plan.private_bytes))
@@ -142,13 +142,13 @@ impl Sizes<'_> {
 
 impl Plan {
     /// The plan of one of `nodes` nodes with these tables.
-    pub fn of_node(config: &NodeConfig, node: usize, nodes: usize) -> Result<Self, Error> {
+    pub fn of_node(config: &NodeConfig, node: usize, nodes: usize) -> Result<Self> {
         let NodeConfig { memory, sessions, fabric, ref tables, .. } = *config;
         let is_remote = fabric != FabricKind::Shm;
         Self::new(Sizes { node, nodes, memory, sessions, is_remote, tables })
     }
 
-    fn new(sizes: Sizes<'_>) -> Result<Self, Error> {
+    fn new(sizes: Sizes<'_>) -> Result<Self> {
         Self::laid_out(sizes).map_err(|error| match error {
             Error::Config { field, problem } => Error::Config {
                 field,
@@ -161,7 +161,7 @@ impl Plan {
         })
     }
 
-    fn laid_out(sizes: Sizes<'_>) -> Result<Self, Error> {
+    fn laid_out(sizes: Sizes<'_>) -> Result<Self> {
         if sizes.nodes > NODES_MAX {
             let problem = format!("it has {} nodes, it may have 1 to {NODES_MAX}", sizes.nodes);
             return Err(Error::config("cluster", problem));
@@ -262,7 +262,7 @@ pub(crate) fn client_sessions(header: &Header, tables: &[TableEntry]) -> u64 {
     (header.sessions as u64).saturating_sub(own)
 }
 
-fn check_tables(tables: &[TableConfig]) -> Result<(), Error> {
+fn check_tables(tables: &[TableConfig]) -> Result<()> {
     if tables.len() > TABLES_MAX {
         let problem = format!("{} are declared, a node has up to {TABLES_MAX}", tables.len());
         return Err(Error::config("table", problem));
@@ -314,7 +314,7 @@ fn room_of(table: &TableConfig, share: u64, sizes: &Sizes<'_>) -> Result<Room, S
 }
 
 /// The bytes of each table on one node.
-fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64>, Error> {
+fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64>> {
     let claimed = tables.iter().filter_map(|t| t.memory).map(ByteSize::bytes);
     let claimed = claimed.fold(0, u64::saturating_add);
     let Some(rest) = room.checked_sub(claimed) else {

@@ -4,7 +4,7 @@ use loch_engines::region::TableEntry;
 use loch_engines::registry::EngineId;
 
 use crate::limits::WORKERS_MAX;
-use crate::{Error, TableConfig};
+use crate::{Error, Result, TableConfig};
 
 /// The number of session slots that a table's workers have on each node.
 pub(crate) fn worker_sessions_of(table: &TableEntry) -> u64 {
@@ -16,7 +16,7 @@ pub(crate) fn worker_sessions_of(table: &TableEntry) -> u64 {
 ///
 /// # Errors
 /// [`Error::Config`] if a table cannot have as many workers.
-pub(super) fn worker_sessions(tables: &[TableConfig]) -> Result<u32, Error> {
+pub(super) fn worker_sessions(tables: &[TableConfig]) -> Result<u32> {
     let mut sessions = 0;
     for table in tables {
         let workers = table.workers.unwrap_or(1);

@@ -10,9 +10,9 @@ use std::path::Path;
 
 use super::key_file::check_private;
 use super::tls::Certificates;
-use crate::Error;
 use crate::layout::config::TlsConfig;
 use crate::limits::{SECRET_BYTES_MAX, SECRET_BYTES_MIN};
+use crate::{Error, Result};
 
 /// The credentials of a node.
 pub(crate) enum Credentials {
@@ -41,11 +41,7 @@ impl Credentials {
     /// # Errors
     /// [`Error::Config`] names the field and the file. Several nodes need credentials, even on
     /// loopback addresses, since every local user can connect to those.
-    pub fn load(
-        secret: Option<&Path>,
-        tls: Option<&TlsConfig>,
-        nodes: usize,
-    ) -> Result<Self, Error> {
+    pub fn load(secret: Option<&Path>, tls: Option<&TlsConfig>, nodes: usize) -> Result<Self> {
         match (secret, tls) {
             (None, None) if nodes == 1 => Self::of_its_own(),
             (None, None) => Err(Error::config(
@@ -65,7 +61,7 @@ impl Credentials {
     }
 
     /// Makes a secret that only this process knows.
-    fn of_its_own() -> Result<Self, Error> {
+    fn of_its_own() -> Result<Self> {
         let mut key = [0; 32];
         rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
             .map_err(Error::os("draw random bytes for", "the control port".as_ref()))?;
@@ -99,7 +95,7 @@ pub(super) fn derive(secret: &[u8]) -> [u8; 32] {
     key
 }
 
-fn read_secret(path: &Path) -> Result<Vec<u8>, Error> {
+fn read_secret(path: &Path) -> Result<Vec<u8>> {
     let file = check_private("secret", path)?;
     let mut secret = Vec::new();
     let read = file.take(SECRET_BYTES_MAX as u64 + 1).read_to_end(&mut secret);

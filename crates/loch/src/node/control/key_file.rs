@@ -3,13 +3,13 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::{Error, private};
+use crate::{Error, Result, private};
 
 /// Opens a file that only this node's user and root may read.
 ///
 /// # Errors
 /// [`Error::Config`] if other users may read it.
-pub(super) fn check_private(field: &str, path: &Path) -> Result<std::fs::File, Error> {
+pub(super) fn check_private(field: &str, path: &Path) -> Result<std::fs::File> {
     let file = private::open_named(path).map_err(|e| {
         let path = path.display();
         let remedy = "make it, or name one that this node's user can read";

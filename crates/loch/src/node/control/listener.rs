@@ -23,10 +23,10 @@ use super::link::{Link, host_of};
 use super::messages::{ControlReply, ControlRequest, Hello};
 use super::rate_limit::RateLimit;
 use super::registry::{Ended, LinkId};
-use crate::Error;
 use crate::limits::{ASK_TIMEOUT, HANDSHAKE_TIMEOUT, LINK_SILENCE_MAX, LIVING_MAX};
 use crate::node::control_client::Caller;
 use crate::session::wire::{Code, Refused};
+use crate::{Error, Result};
 
 /// A control port that listens. Dropping it closes all links.
 pub(super) struct ControlListener {
@@ -65,7 +65,7 @@ impl ControlListener {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub fn open(address: &str, plane: Arc<ControlPlane>) -> Result<Self, Error> {
+    pub fn open(address: &str, plane: Arc<ControlPlane>) -> Result<Self> {
         let os = |action| Error::os(action, address.as_ref());
         let listener = TcpListener::bind(address).map_err(os("listen at"))?;
         let open_links = Arc::new(OpenLinks::default());

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::channel::LinkError;
 use super::messages::Hello;
-use crate::Error;
+use crate::Result;
 use crate::layout::memory::{Member, check_member};
 use crate::session::wire::{Code, MemberFacts, Refused, Reply};
 
@@ -84,7 +84,7 @@ impl Members {
         }
     }
 
-    fn parse(&self, hello: &Hello, node: usize) -> Result<Member, Error> {
+    fn parse(&self, hello: &Hello, node: usize) -> Result<Member> {
         let address = self.addresses[node].as_str();
         let told = Member::told(&hello.name, address.as_ref(), &hello.header, &hello.directory)?;
         check_member(&self.own, &told, node, self.len())?;

@@ -71,7 +71,6 @@ use std::time::Instant;
 
 use loch_engines::requests::Holder;
 
-use crate::Error;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{ASK_TIMEOUT, INSPECT_TIMEOUT};
 use crate::node::attacher::LatestMemory;
@@ -81,6 +80,7 @@ use crate::node::sessions::{SessionEnd, Sessions};
 use crate::node::workers::Inspector;
 use crate::session::slot::SessionId;
 use crate::session::wire::{Code, Connect, Inspected, Refused, Reply};
+use crate::{Error, Result};
 
 use credentials::Credentials;
 use fences::Fences;
@@ -151,7 +151,7 @@ impl ControlThreads {
     ///
     /// # Errors
     /// [`Error::Os`] if the address cannot be listened at.
-    pub fn start(parts: ControlParts) -> Result<Self, Error> {
+    pub fn start(parts: ControlParts) -> Result<Self> {
         let ControlParts { own, sessions, acceptor, addresses, listen, credentials } = parts;
         let (node, nodes) = (own.header.node as usize, addresses.len());
         let (jobs, queues): (Vec<_>, Vec<_>) = (0..nodes).map(|_| mpsc::channel()).unzip();

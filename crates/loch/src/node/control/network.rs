@@ -2,7 +2,7 @@
 
 use super::credentials::Credentials;
 use crate::session::wire::DeviceChoice;
-use crate::{Error, NodeConfig};
+use crate::{Error, NodeConfig, Result};
 
 /// A node's place in the network.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Network {
     ///
     /// # Errors
     /// [`Error::Config`] names the field.
-    pub fn new(config: &NodeConfig) -> Result<Self, Error> {
+    pub fn new(config: &NodeConfig) -> Result<Self> {
         let listen = config.listen.as_deref().map(|it| checked("listen", it)).transpose()?;
         let cluster = config.cluster.iter().map(|address| {
             let text = address.to_str().unwrap_or_default();
@@ -66,7 +66,7 @@ impl Network {
     }
 }
 
-fn checked(field: &str, address: &str) -> Result<String, Error> {
+fn checked(field: &str, address: &str) -> Result<String> {
     let port = address.rsplit_once(':').and_then(|(host, port)| {
         let host_is_one = !host.is_empty() && !host.contains('/');
         port.parse::<u16>().ok().filter(|port| host_is_one && *port != 0)
@@ -82,7 +82,7 @@ fn checked(field: &str, address: &str) -> Result<String, Error> {
     }
 }
 
-fn position(addresses: &[String], own: &str) -> Result<usize, Error> {
+fn position(addresses: &[String], own: &str) -> Result<usize> {
     let mut distinct = std::collections::HashSet::new();
     if let Some(twice) = addresses.iter().find(|it| !distinct.insert(*it)) {
         let problem = format!("it names {twice} twice: write the address of each node once");

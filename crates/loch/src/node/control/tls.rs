@@ -23,8 +23,8 @@ use rustls::{
 };
 
 use super::channel::{Channel, LinkError, PROTOCOL, TimedStream};
-use crate::Error;
 use crate::layout::config::TlsConfig;
+use crate::{Error, Result};
 
 /// A node's certificate, and the authorities that it trusts.
 pub(crate) struct Certificates {
@@ -37,7 +37,7 @@ impl Certificates {
     ///
     /// # Errors
     /// [`Error::Config`] names the field.
-    pub fn load(config: &TlsConfig) -> Result<Self, Error> {
+    pub fn load(config: &TlsConfig) -> Result<Self> {
         let wrong = |field: &str, path: &Path, cause: &dyn std::fmt::Display| {
             Error::config(format!("tls.{field}"), format!("{}: {cause}", path.display()))
         };

@@ -27,7 +27,7 @@ use crate::node::workers::{self, Workers};
 use crate::session::device::{connect, of_verbs, open_device};
 use crate::session::slot::SessionId;
 use crate::session::wire::{Code, Connect, DeviceChoice, Refused};
-use crate::{Error, NodeConfig};
+use crate::{Error, NodeConfig, Result};
 use reply_links::VerbsTransport;
 
 /// The fabric of a node: a device, or a stand-in for one in tests.
@@ -66,11 +66,7 @@ impl NodeNetwork {
 ///
 /// # Errors
 /// As [`Node::start`].
-pub(super) fn start_node(
-    config: &NodeConfig,
-    plan: &NodePlan,
-    network: Network,
-) -> Result<Node, Error> {
+pub(super) fn start_node(config: &NodeConfig, plan: &NodePlan, network: Network) -> Result<Node> {
     // The device is opened first, so a host without a device is left as it was.
     let device = open_device(&network.device)?;
     let card = |own: &Member| VerbsFabric::new(device, own);
@@ -82,8 +78,8 @@ impl Node {
         config: &NodeConfig,
         plan: &NodePlan,
         network: Network,
-        fabric: impl FnOnce(&Member) -> Result<M, Error>,
-    ) -> Result<Self, Error> {
+        fabric: impl FnOnce(&Member) -> Result<M>,
+    ) -> Result<Self> {
         let (listener, region, pages) = prepare(plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let fabric = fabric(&own)?;
@@ -100,7 +96,7 @@ impl NodeServices {
         plan: &NodePlan,
         warm: bool,
         fabric: &impl NodeFabric,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let (sessions, ended) = Sessions::restore(&own, true);
         let sessions = Arc::new(sessions);
         let device = network.device.clone();
@@ -136,7 +132,7 @@ fn start(
     own: Member,
     sessions: Arc<Sessions>,
     fabric: &impl NodeFabric,
-) -> Result<(ControlThreads, Scrubber), Error> {
+) -> Result<(ControlThreads, Scrubber)> {
     let node = own.header.node as usize;
     let socket = own.socket.clone();
     let control = ControlThreads::start(ControlParts {
@@ -167,7 +163,7 @@ impl VerbsFabric {
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::LockedMemory`].
-    pub fn new(device: Arc<Device>, own: &Member) -> Result<Self, Error> {
+    pub fn new(device: Arc<Device>, own: &Member) -> Result<Self> {
         tracing::info!(device = ?device.describe(), "the region is lent by way of a device");
         let failed = |error| of_verbs(error, own.header.region_bytes);
         let host = Host::new(device.clone(), own.region().clone()).map_err(failed)?;
@@ -222,7 +218,7 @@ pub(super) struct VerbsAccess {
 impl ClusterAccess for VerbsAccess {
     type Endpoint = VerbsEndpoint;
 
-    fn memory(&mut self) -> Result<Arc<ClusterMemory>, Error> {
+    fn memory(&mut self) -> Result<Arc<ClusterMemory>> {
         let home = self.own.header.node as usize;
         ClusterMemory::join(self.plane.members.up(), home).map(Arc::new)
     }
@@ -232,7 +228,7 @@ impl ClusterAccess for VerbsAccess {
         memory: &ClusterMemory,
         table: &TableView,
         session: SessionId,
-    ) -> Result<VerbsEndpoint, Error> {
+    ) -> Result<VerbsEndpoint> {
         let home = RegionId(self.own.header.node as u8);
         let endpoint = VerbsEndpoint::new(self.device.clone(), home, self.own.region().clone())
             .map_err(|error| of_verbs(error, self.own.header.region_bytes))?;

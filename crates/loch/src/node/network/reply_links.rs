@@ -25,7 +25,6 @@ use loch_fabric::verbs::{Accepted, Answer, Datagrams, Device, VerbsEndpoint, Ver
 use loch_fabric::{RegionId, RemoteAddr};
 
 use super::LentRegion;
-use crate::Error;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::RECONNECT_PAUSE;
 use crate::node::control::ControlPlane;
@@ -36,6 +35,7 @@ use crate::session::device::{Linked, Links, of_answer, of_verbs};
 use crate::session::endpoint::Yielding;
 use crate::session::slot::SessionId;
 use crate::session::wire::{Connect, Reply};
+use crate::{Error, Result};
 
 /// A node's device, as its workers use it.
 #[derive(Clone)]
@@ -131,7 +131,7 @@ impl VerbsTransport {
         }
     }
 
-    fn new_endpoint(&self) -> Result<VerbsEndpoint, Error> {
+    fn new_endpoint(&self) -> Result<VerbsEndpoint> {
         let (home, region) = (self.home(), self.own.region().clone());
         VerbsEndpoint::new(self.device.clone(), home, region)
             .map_err(|error| of_verbs(error, self.own.header.region_bytes))
@@ -156,12 +156,7 @@ impl VerbsTransport {
     }
 
     /// Has a node asked for a connection.
-    fn ask(
-        &self,
-        links: &ReplyLinks,
-        endpoint: &VerbsEndpoint,
-        node: usize,
-    ) -> Result<ReplyLink, Error> {
+    fn ask(&self, links: &ReplyLinks, endpoint: &VerbsEndpoint, node: usize) -> Result<ReplyLink> {
         if !self.plane.members.is_up(node) {
             return Ok(later());
         }
@@ -191,7 +186,7 @@ impl VerbsTransport {
         endpoint: &VerbsEndpoint,
         node: usize,
         reply: Reply,
-    ) -> Result<ReplyLink, Error> {
+    ) -> Result<ReplyLink> {
         let member = memory.nodes[node].as_ref().expect("all nodes are known");
         let answer: Answer = match reply {
             Reply::Connected { answer } => of_answer(&answer, &member.socket)?,

@@ -46,8 +46,8 @@ use loch_fabric::lanes::block_on;
 
 use super::attacher::LatestMemory;
 use super::sessions::Sessions;
-use crate::Error;
 use crate::layout::memory::Member;
+use crate::{Error, Result};
 
 use housekeeper::HousekeeperThread;
 use idle_backoff::IdleBackoff;
@@ -85,7 +85,7 @@ impl Workers {
         sessions: &Arc<Sessions>,
         latest_memory: &Arc<LatestMemory>,
         transport: &impl NodeTransport,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let setups = setups(own, plan, sessions);
         let status = Arc::new(WorkersStatus::new(setups.len()));
         let mut workers =
@@ -151,7 +151,7 @@ fn start_housekeeper(
     shared: Shared,
     housekeeper: Arc<HousekeeperThread>,
     status: Arc<WorkersStatus>,
-) -> Result<JoinHandle<()>, Error> {
+) -> Result<JoinHandle<()>> {
     let name = format!("loch-{}-housekeeper", site.name);
     let table = site.name.clone();
     let run = move || {

@@ -7,7 +7,7 @@ use loch_engines::engine::LogConfig;
 
 use crate::limits::WORKER_SLEEP_MAX_US;
 use crate::node::registered::TableFunctions;
-use crate::{Error, TableConfig, WorkersConfig};
+use crate::{Error, Result, TableConfig, WorkersConfig};
 
 /// The configuration of a node's workers.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ impl WorkerPlan {
     ///
     /// # Errors
     /// [`Error::Config`].
-    pub fn new(waiting: &WorkersConfig, tables: &[TableConfig]) -> Result<Self, Error> {
+    pub fn new(waiting: &WorkersConfig, tables: &[TableConfig]) -> Result<Self> {
         let WorkersConfig { cores, sleep_max_us, .. } = waiting;
         if !(1..=WORKER_SLEEP_MAX_US).contains(sleep_max_us) {
             let problem = format!("it is {sleep_max_us}, it may be 1 to {WORKER_SLEEP_MAX_US}");
@@ -43,13 +43,13 @@ impl WorkerPlan {
         check_logs(&logs)?;
         let functions = tables.iter().filter(|table| !table.engine.functions().is_empty());
         let functions = functions.map(|it| Ok((it.name.clone(), TableFunctions::of(it)?)));
-        let functions = functions.collect::<Result<_, Error>>()?;
+        let functions = functions.collect::<Result<_>>()?;
         Ok(Self { waiting: waiting.clone(), logs, functions })
     }
 }
 
 /// Checks that each log has a folder of its own. A lock keeps other nodes away.
-fn check_logs(logs: &[(String, LogConfig)]) -> Result<(), Error> {
+fn check_logs(logs: &[(String, LogConfig)]) -> Result<()> {
     let mut tables = HashMap::new();
     for (table, LogConfig { folder, .. }) in logs {
         if let Some(first) = tables.insert(resolved(folder), table) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use crate::Error;
+use crate::{Error, Result};
 
 /// The status of a node's workers.
 pub(crate) struct WorkersStatus {
@@ -70,7 +70,7 @@ impl WorkersStatus {
         }
     }
 
-    pub(super) fn wait_until_open(&self) -> Result<(), Error> {
+    pub(super) fn wait_until_open(&self) -> Result<()> {
         let opening = |state: &mut State| state.opening > 0 && state.error.is_none();
         let state = self.changed.wait_while(self.state(), opening);
         state.expect("nothing panics while it is held").error.clone().map_or(Ok(()), Err)

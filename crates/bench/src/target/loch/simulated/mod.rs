@@ -52,6 +52,7 @@ use crate::progress::Progress;
 use crate::spec::{Spec, Stop};
 use crate::system::Engine;
 use crate::tally::{Traffic, pack};
+use crate::target::Result;
 use crate::trace::Trace;
 use crate::workload::{Workload, part};
 
@@ -71,7 +72,7 @@ pub fn measure(
     spec: &Spec,
     progress: &Progress,
     interrupted: &AtomicBool,
-) -> Result<Measured, TargetError> {
+) -> Result<Measured> {
     let setting = Setting { name: engine.name(), spec, progress, interrupted };
     measure_design(setting, Table::new(engine, spec)?)
 }
@@ -93,7 +94,7 @@ pub struct Setting<'a> {
 ///
 /// # Errors
 /// Why it cannot be measured.
-pub fn measure_design<D: Design>(setting: Setting<'_>, design: D) -> Result<Measured, TargetError> {
+pub fn measure_design<D: Design>(setting: Setting<'_>, design: D) -> Result<Measured> {
     setting.progress.phase("laying out", None);
     let mut cluster = Cluster::new(setting, design)?;
     cluster.load()?;
@@ -180,7 +181,7 @@ impl<D: Design> Drop for Cluster<'_, D> {
 }
 
 impl<'a, D: Design> Cluster<'a, D> {
-    fn new(setting: Setting<'a>, design: D) -> Result<Self, TargetError> {
+    fn new(setting: Setting<'a>, design: D) -> Result<Self> {
         let spec = setting.spec;
         let workers = if design.serves() { spec.servers.workers } else { 0 };
         let region_bytes = design.region_bytes();
@@ -268,7 +269,7 @@ impl<'a, D: Design> Cluster<'a, D> {
     }
 
     /// Stores all records: equal parts at all nodes, by all clients of each.
-    fn load(&mut self) -> Result<(), TargetError> {
+    fn load(&mut self) -> Result<()> {
         self.setting.progress.phase("loading", None);
         let (records, nodes, clients) = (self.spec.records, self.spec.nodes, self.spec.clients);
         let mut loading = Vec::new();
@@ -346,7 +347,7 @@ impl<'a, D: Design> Cluster<'a, D> {
         runners: &[Runner<D::Client>],
         trace: impl Fn(&Runner<D::Client>) -> &Rc<Trace>,
         budget: impl Fn(Budget) -> Budget,
-    ) -> Result<(Vec<ClientReport>, Traffic), TargetError> {
+    ) -> Result<(Vec<ClientReport>, Traffic)> {
         let cpu_ns = |runner: &Runner<D::Client>| self.world.cpu_ns(runner.client.process);
         let before: Vec<u64> = runners.iter().map(cpu_ns).collect();
         let start = |runner: &Runner<D::Client>| {
@@ -378,7 +379,7 @@ impl<'a, D: Design> Cluster<'a, D> {
         Ok((reports, sum))
     }
 
-    fn check_values(&self, report: &ClientReport) -> Result<(), TargetError> {
+    fn check_values(&self, report: &ClientReport) -> Result<()> {
         let (wrong, hits) = (report.tally.wrong_values, report.tally.get_hits);
         if wrong == 0 {
             return Ok(());
@@ -404,11 +405,7 @@ impl<'a, D: Design> Cluster<'a, D> {
 
     /// Runs until all programs have ended; returns their outputs, in the same order. `total_ns` is
     /// the length of the phase, for the progress line.
-    fn finish<T>(
-        &self,
-        programs: Vec<Program<T>>,
-        total_ns: Option<u64>,
-    ) -> Result<Vec<T>, TargetError> {
+    fn finish<T>(&self, programs: Vec<Program<T>>, total_ns: Option<u64>) -> Result<Vec<T>> {
         let began_ns = self.world.now_ns();
         // The programs before it have ended.
         let first_left = Cell::new(0);

@@ -24,6 +24,7 @@ use crate::error::TargetError;
 use crate::options::TABLE;
 use crate::spec::Spec;
 use crate::system::Engine;
+use crate::target::Result;
 use crate::target::loch::plan::simulated_config;
 
 /// The cost of a poll in vain of a worker that has a pipeline. It flushes the pipeline after some
@@ -46,7 +47,7 @@ impl Table {
     ///
     /// # Errors
     /// [`TargetError::Impossible`] if there is no such table.
-    pub fn new(engine: Engine, spec: &Spec) -> Result<Self, TargetError> {
+    pub fn new(engine: Engine, spec: &Spec) -> Result<Self> {
         let layout = Layout::of(&simulated_config(engine, spec)?);
         let layout = layout.map_err(|error| TargetError::Impossible(error.to_string()))?;
         let shared = (0..spec.nodes).map(|_| Shared::of(&layout.tables[0].map)).collect();
