@@ -234,17 +234,6 @@ impl ValueEnum for Hardware {
     }
 }
 
-impl Peer {
-    /// The name on the command line and in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Peer::Memcached => "memcached",
-            Peer::Redis => "redis",
-            Peer::Lmdb => "lmdb",
-        }
-    }
-}
-
 /// The argument of `--engine`: an engine, or `none`.
 pub fn engine_choice(text: &str) -> Result<Option<Engine>, String> {
     if text == "none" { Ok(None) } else { text.parse().map(Some) }

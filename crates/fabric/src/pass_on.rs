@@ -38,7 +38,7 @@ macro_rules! pass_on {
             &'a self,
             at: &'a [$crate::RemoteAddr],
             out: &'a mut [u64],
-        ) -> impl ::std::future::Future<Output = Result<(), $crate::FabricError>> + 'a {
+        ) -> impl ::std::future::Future<Output = $crate::Result<()>> + 'a {
             self.$to.read_words(at, out)
         }
     };
@@ -46,68 +46,66 @@ macro_rules! pass_on {
     (@ counters $to:ident) => { $crate::pass_on!(# $to counters() -> &$crate::Counters); };
     (@ read_bucket $to:ident) => {
         $crate::pass_on!(# $to async read_bucket(at: $crate::RemoteAddr, words: usize)
-            -> Result<[u64; $crate::limits::BUCKET_WORDS_MAX], $crate::FabricError>);
+            -> $crate::Result<[u64; $crate::limits::BUCKET_WORDS_MAX]>);
     };
     (@ read $to:ident) => {
         $crate::pass_on!(# $to async read(at: $crate::RemoteAddr, len: usize, buf: $crate::Buf)
-            -> ($crate::Buf, Result<(), $crate::FabricError>));
+            -> ($crate::Buf, $crate::Result<()>));
     };
     (@ read_word_and_bytes $to:ident) => {
         $crate::pass_on!(# $to async read_word_and_bytes(
             word: $crate::RemoteAddr, at: $crate::RemoteAddr, len: usize, buf: $crate::Buf
-        ) -> ($crate::Buf, Result<u64, $crate::FabricError>));
+        ) -> ($crate::Buf, $crate::Result<u64>));
     };
     (@ compare_swap $to:ident) => {
         $crate::pass_on!(# $to async compare_swap(at: $crate::RemoteAddr, expect: u64, new: u64)
-            -> Result<u64, $crate::FabricError>);
+            -> $crate::Result<u64>);
     };
     (@ fetch_add $to:ident) => {
         $crate::pass_on!(# $to async fetch_add(at: $crate::RemoteAddr, add: u64)
-            -> Result<u64, $crate::FabricError>);
+            -> $crate::Result<u64>);
     };
     (@ write_unsignaled $to:ident) => {
         $crate::pass_on!(# $to write_unsignaled(at: $crate::RemoteAddr, bytes: &[u8])
-            -> Result<(), $crate::FabricError>);
+            -> $crate::Result<()>);
     };
     (@ write $to:ident) => {
         $crate::pass_on!(# $to async write(at: $crate::RemoteAddr, buf: $crate::Buf)
-            -> ($crate::Buf, Result<(), $crate::FabricError>));
+            -> ($crate::Buf, $crate::Result<()>));
     };
     (@ is_mapped $to:ident) => {
         $crate::pass_on!(# $to is_mapped(region: $crate::RegionId) -> bool);
     };
     (@ store $to:ident) => {
         $crate::pass_on!(# $to store(at: $crate::RemoteAddr, parts: &[&[u8]])
-            -> Result<(), $crate::FabricError>);
+            -> $crate::Result<()>);
     };
     (@ store_before $to:ident) => {
         $crate::pass_on!(# $to store_before(at: $crate::RemoteAddr, word: u64)
-            -> Result<(), $crate::FabricError>);
+            -> $crate::Result<()>);
     };
     (@ store_after $to:ident) => {
         $crate::pass_on!(# $to store_after(at: $crate::RemoteAddr, word: u64)
-            -> Result<(), $crate::FabricError>);
+            -> $crate::Result<()>);
     };
     (@ announce $to:ident) => {
-        $crate::pass_on!(# $to announce(at: $crate::RemoteAddr, word: u64)
-            -> Result<(), $crate::FabricError>);
+        $crate::pass_on!(# $to announce(at: $crate::RemoteAddr, word: u64) -> $crate::Result<()>);
     };
     (@ load $to:ident) => {
-        $crate::pass_on!(# $to load(at: $crate::RemoteAddr) -> Result<u64, $crate::FabricError>);
+        $crate::pass_on!(# $to load(at: $crate::RemoteAddr) -> $crate::Result<u64>);
     };
     (@ load_bytes $to:ident) => {
         $crate::pass_on!(# $to load_bytes(at: $crate::RemoteAddr, len: usize, buf: &mut $crate::Buf)
-            -> Result<(), $crate::FabricError>);
+            -> $crate::Result<()>);
     };
     (@ reload $to:ident) => {
-        $crate::pass_on!(# $to reload(at: $crate::RemoteAddr) -> Result<u64, $crate::FabricError>);
+        $crate::pass_on!(# $to reload(at: $crate::RemoteAddr) -> $crate::Result<u64>);
     };
     (@ will_store $to:ident) => {
         $crate::pass_on!(# $to will_store(at: $crate::RemoteAddr) -> ());
     };
     (@ raw $to:ident) => {
-        $crate::pass_on!(# $to raw(at: $crate::RemoteAddr, len: usize)
-            -> Result<*mut u8, $crate::FabricError>);
+        $crate::pass_on!(# $to raw(at: $crate::RemoteAddr, len: usize) -> $crate::Result<*mut u8>);
     };
     (@ posted $to:ident) => { $crate::pass_on!(# $to posted() -> u64); };
     (@ is_settled $to:ident) => { $crate::pass_on!(# $to is_settled(mark: u64) -> bool); };
@@ -120,11 +118,10 @@ macro_rules! pass_on {
     (@ address $to:ident) => { $crate::pass_on!(# $to address() -> $crate::MessageAddress); };
     (@ peer $to:ident) => {
         $crate::pass_on!(# $to peer(address: &$crate::MessageAddress)
-            -> Result<Self::Peer, $crate::FabricError>);
+            -> $crate::Result<Self::Peer>);
     };
     (@ send_all $to:ident) => {
-        $crate::pass_on!(# $to send_all(messages: &[(Self::Peer, &[u8])])
-            -> Result<(), $crate::FabricError>);
+        $crate::pass_on!(# $to send_all(messages: &[(Self::Peer, &[u8])]) -> $crate::Result<()>);
     };
     (@ try_receive $to:ident) => {
         $crate::pass_on!(# $to try_receive(buf: $crate::Buf)
@@ -132,7 +129,7 @@ macro_rules! pass_on {
     };
     (@ write_unreliable $to:ident) => {
         $crate::pass_on!(# $to write_unreliable(at: $crate::RemoteAddr, bytes: &[u8])
-            -> Result<(), $crate::FabricError>);
+            -> $crate::Result<()>);
     };
     (# $to:ident async $method:ident($($arg:ident: $type:ty),*) -> $out:ty) => {
         #[inline]

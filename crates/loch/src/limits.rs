@@ -177,34 +177,26 @@ pub const SCRUB_RETRY_MAX: Duration = Duration::from_secs(8);
 pub const SCRUB_WAIT_US: u64 = 100_000;
 
 /// The most functions that can be registered with a table.
-#[cfg(feature = "functions")]
 pub const FUNCTIONS_MAX: usize = 64;
 
 /// The longest module of a function, in bytes.
-#[cfg(feature = "functions")]
 pub const FUNCTION_MODULE_BYTES_MAX: usize = 1 << 20;
 
 /// The most memory of a function, in pages of 64 KiB. A module of the Rust compiler begins with 17.
-#[cfg(feature = "functions")]
 pub const FUNCTION_MEMORY_PAGES_MAX: u32 = 64;
 
 /// The most elements of a function's table, through which indirect calls go.
-#[cfg(feature = "functions")]
 pub const FUNCTION_TABLE_ELEMENTS_MAX: usize = 4096;
 
 /// The bytes of a function's stack, which is a part of the caller's stack.
-#[cfg(feature = "functions")]
 pub const FUNCTION_STACK_BYTES: usize = 256 << 10;
 
 /// The fuel of a call, in instructions.
-#[cfg(feature = "functions")]
 pub const FUNCTION_FUEL_BASE: u64 = 100_000;
 
 /// The fuel of a call for each element.
-#[cfg(feature = "functions")]
 pub const FUNCTION_FUEL_PER_ELEMENT: u64 = 1_000;
 
 /// The most fuel of a call on any number of elements. Such a call keeps a processor from its other
 /// clients for a few tenths of a second.
-#[cfg(feature = "functions")]
 pub const FUNCTION_FUEL_MAX: u64 = 200_000_000;

@@ -11,7 +11,11 @@ use crate::system::Peer;
 
 impl System for Peer {
     fn name(&self) -> &'static str {
-        Peer::name(*self)
+        match self {
+            Peer::Memcached => "memcached",
+            Peer::Redis => "redis",
+            Peer::Lmdb => "lmdb",
+        }
     }
 
     fn is_loch(&self) -> bool {

@@ -60,43 +60,33 @@ macro_rules! with_element {
 pub(crate) use with_element;
 
 /// A number that people write.
-pub trait Written: Number {
+pub trait Written: Number + Default {
     /// Its type's name.
     const NAME: &'static str;
     /// The least number of the type; for floats minus infinity.
     const LEAST: Self;
     /// The greatest number of the type; for floats infinity.
     const GREATEST: Self;
-    /// 0.
-    const ZERO: Self;
-    /// All bits set.
-    fn all_bits() -> Self;
     /// Reads a number: decimal, or hexadecimal with 0x.
     fn of_text(text: &str) -> Option<Self>;
+    /// All bits set.
+    fn all_bits() -> Self {
+        Self::of_bytes(&[0xFF; size_of::<u64>()])[0]
+    }
 }
 
 macro_rules! written {
-    (
-        $(
-            $type:ident: $least:expr, $greatest:expr, $zero:expr, $bits:expr,
-            |$text:ident| $hex:expr;
-        )*
-    ) => {$(
+    ($($($type:ident)+: $least:ident, $greatest:ident, |$text:ident| $hex:expr;)*) => {$($(
         impl Written for $type {
             const NAME: &'static str = stringify!($type);
-            const LEAST: Self = $least;
-            const GREATEST: Self = $greatest;
-            const ZERO: Self = $zero;
-
-            fn all_bits() -> Self {
-                $bits
-            }
+            const LEAST: Self = Self::$least;
+            const GREATEST: Self = Self::$greatest;
 
             fn of_text($text: &str) -> Option<Self> {
                 $text.parse().ok().or_else(|| $hex)
             }
         }
-    )*};
+    )+)*};
 }
 
 /// A hexadecimal number with 0x before it.
@@ -105,16 +95,8 @@ fn of_hex<T: TryFrom<u64>>(text: &str) -> Option<T> {
 }
 
 written! {
-    u8: u8::MIN, u8::MAX, 0, !0, |text| of_hex(text);
-    u16: u16::MIN, u16::MAX, 0, !0, |text| of_hex(text);
-    u32: u32::MIN, u32::MAX, 0, !0, |text| of_hex(text);
-    u64: u64::MIN, u64::MAX, 0, !0, |text| of_hex(text);
-    i8: i8::MIN, i8::MAX, 0, !0, |text| of_hex(text);
-    i16: i16::MIN, i16::MAX, 0, !0, |text| of_hex(text);
-    i32: i32::MIN, i32::MAX, 0, !0, |text| of_hex(text);
-    i64: i64::MIN, i64::MAX, 0, !0, |text| of_hex(text);
-    f32: f32::NEG_INFINITY, f32::INFINITY, 0.0, f32::from_bits(!0), |_text| None;
-    f64: f64::NEG_INFINITY, f64::INFINITY, 0.0, f64::from_bits(!0), |_text| None;
+    u8 u16 u32 u64 i8 i16 i32 i64: MIN, MAX, |text| of_hex(text);
+    f32 f64: NEG_INFINITY, INFINITY, |_text| None;
 }
 
 /// Reads a number.
@@ -237,7 +219,7 @@ impl Named {
             | Builtin::Subtract
             | Builtin::SaturatingSubtract
             | Builtin::Or
-            | Builtin::Xor => T::ZERO,
+            | Builtin::Xor => T::default(),
             Builtin::Max => T::LEAST,
             Builtin::Min => T::GREATEST,
             Builtin::And => T::all_bits(),

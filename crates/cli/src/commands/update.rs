@@ -65,7 +65,7 @@ pub fn run(args: &UpdateArgs) -> Result<Answer> {
 fn update<T: Written>(args: &UpdateArgs) -> Result<Answer> {
     let key = key::bytes(&args.key)?;
     let (second, operands) = args.operands()?;
-    let second: T = second.map_or(Ok(T::ZERO), number)?;
+    let second: T = second.map_or(Ok(T::default()), number)?;
     let are_on_stdin = args.each && operands == ["-"];
     let mut operands = match (args.each, operands) {
         (true, _) if are_on_stdin => Vec::new(),
@@ -78,7 +78,7 @@ fn update<T: Written>(args: &UpdateArgs) -> Result<Answer> {
         let limit = args.table.value_bytes_max(&cluster).unwrap_or(u64::MAX);
         operands = numbers::of_stdin(args.raw, limit)?;
     }
-    let lambda = Lambda::new(args.function.0, operands.first().copied().unwrap_or(T::ZERO));
+    let lambda = Lambda::new(args.function.0, operands.first().copied().unwrap_or_default());
     let lambda = lambda.with_second(second);
     let shown = key::shown(&args.key);
     let done = args.apply(&table, key, lambda, &operands);

@@ -52,6 +52,16 @@ pub struct Lambda<T> {
     second: T,
 }
 
+/// The constructors of functions that every processor has: the name, and the function.
+macro_rules! builtins {
+    ($($(#[$doc:meta])* $name:ident: $builtin:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(operand: T) -> Self {
+            Self::new(Function::Builtin(Builtin::$builtin), operand)
+        }
+    )*};
+}
+
 impl<T: Number> Lambda<T> {
     /// Any function with an operand. In a reduction the operand is the first value of the result,
     /// and [`update_each`](crate::Table::update_each) does not use it.
@@ -70,68 +80,34 @@ impl<T: Number> Lambda<T> {
         Self::new(Function::User(number), operand)
     }
 
-    /// `v + d`, wrapping.
-    pub fn add(operand: T) -> Self {
-        Self::builtin(Builtin::Add, operand)
-    }
-
-    /// `v + d`, or the nearest number of the type.
-    pub fn saturating_add(operand: T) -> Self {
-        Self::builtin(Builtin::SaturatingAdd, operand)
-    }
-
-    /// `v - d`, wrapping.
-    pub fn subtract(operand: T) -> Self {
-        Self::builtin(Builtin::Subtract, operand)
-    }
-
-    /// `v - d`, or the nearest number of the type.
-    pub fn saturating_subtract(operand: T) -> Self {
-        Self::builtin(Builtin::SaturatingSubtract, operand)
-    }
-
-    /// The greater of `v` and `d`.
-    pub fn max(operand: T) -> Self {
-        Self::builtin(Builtin::Max, operand)
-    }
-
-    /// The lesser of `v` and `d`.
-    pub fn min(operand: T) -> Self {
-        Self::builtin(Builtin::Min, operand)
-    }
-
-    /// `d`.
-    pub fn exchange(operand: T) -> Self {
-        Self::builtin(Builtin::Exchange, operand)
+    builtins! {
+        /// `v + d`, wrapping.
+        add: Add;
+        /// `v + d`, or the nearest number of the type.
+        saturating_add: SaturatingAdd;
+        /// `v - d`, wrapping.
+        subtract: Subtract;
+        /// `v - d`, or the nearest number of the type.
+        saturating_subtract: SaturatingSubtract;
+        /// The greater of `v` and `d`.
+        max: Max;
+        /// The lesser of `v` and `d`.
+        min: Min;
+        /// `d`.
+        exchange: Exchange;
+        /// For filters: whether `v` equals `d`.
+        equal: Equal;
+        /// For filters: whether `v` differs from `d`.
+        not_equal: NotEqual;
+        /// For filters: whether `v` is less than `d`.
+        less: Less;
+        /// For filters: whether `v` is greater than `d`.
+        greater: Greater;
     }
 
     /// `new` if `v` is `expected`, else `v`.
     pub fn compare_swap(expected: T, new: T) -> Self {
-        Self::builtin(Builtin::CompareSwap, new).with_second(expected)
-    }
-
-    /// For filters: whether `v` equals `d`.
-    pub fn equal(operand: T) -> Self {
-        Self::builtin(Builtin::Equal, operand)
-    }
-
-    /// For filters: whether `v` differs from `d`.
-    pub fn not_equal(operand: T) -> Self {
-        Self::builtin(Builtin::NotEqual, operand)
-    }
-
-    /// For filters: whether `v` is less than `d`.
-    pub fn less(operand: T) -> Self {
-        Self::builtin(Builtin::Less, operand)
-    }
-
-    /// For filters: whether `v` is greater than `d`.
-    pub fn greater(operand: T) -> Self {
-        Self::builtin(Builtin::Greater, operand)
-    }
-
-    fn builtin(function: Builtin, operand: T) -> Self {
-        Self::new(Function::Builtin(function), operand)
+        Self::new(Function::Builtin(Builtin::CompareSwap), new).with_second(expected)
     }
 
     /// The engine's form of the function.
@@ -146,19 +122,13 @@ impl<T: Number> Lambda<T> {
 }
 
 impl<T: Integer> Lambda<T> {
-    /// `v & d`.
-    pub fn and(operand: T) -> Self {
-        Self::builtin(Builtin::And, operand)
-    }
-
-    /// `v | d`.
-    pub fn or(operand: T) -> Self {
-        Self::builtin(Builtin::Or, operand)
-    }
-
-    /// `v ^ d`.
-    pub fn xor(operand: T) -> Self {
-        Self::builtin(Builtin::Xor, operand)
+    builtins! {
+        /// `v & d`.
+        and: And;
+        /// `v | d`.
+        or: Or;
+        /// `v ^ d`.
+        xor: Xor;
     }
 }
 

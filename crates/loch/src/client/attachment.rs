@@ -23,7 +23,7 @@ use crate::limits::{INSPECT_TIMEOUT, RETRY_PAUSE_MAX};
 use crate::session::connection::{Admitted, Connection};
 use crate::session::device;
 use crate::session::slot::SessionId;
-use crate::session::table_session::TableSession;
+use crate::session::table_session::{At, TableSession};
 use crate::session::wire::{DeviceChoice, Inspected, MemberFacts};
 use crate::{Error, Result};
 
@@ -158,13 +158,13 @@ impl Attachment {
         };
         let memory = state.memory.clone();
         let connection = state.home(self.home).clone();
-        if state.device.is_some() {
-            // If no secret can be made, dropping the session ends it.
-            let table_session =
-                TableSession::fenced(self.home, memory.clone(), connection, opened)?;
-            return Ok((memory, table_session));
+        if state.device.is_none() {
+            let at = At::Node(connection, opened);
+            return Ok((memory.clone(), TableSession::new(self.home, memory, at)));
         }
-        let table_session = TableSession::of_node(self.home, memory.clone(), connection, opened);
+        // If no secret can be made, dropping the session ends it.
+        let at = At::Fenced(connection, opened, None);
+        let table_session = TableSession::new(self.home, memory.clone(), at).with_secret()?;
         Ok((memory, table_session))
     }
 
@@ -176,17 +176,12 @@ impl Attachment {
 
     /// For a client that only reads: what it has in place of a session.
     fn observer(&self, state: &State) -> TableSession {
-        let memory = state.memory.clone();
-        if state.device.is_some() {
-            let endpoint = self.readers.fetch_add(1, Ordering::Relaxed);
-            return TableSession::reader(
-                self.home,
-                memory,
-                state.home(self.home).clone(),
-                endpoint,
-            );
-        }
-        TableSession::observer(self.home, memory, state.home(self.home).mark())
+        let home = state.home(self.home);
+        let at = match state.device {
+            Some(_) => At::Reader(home.clone(), self.readers.fetch_add(1, Ordering::Relaxed)),
+            None => At::Observer(home.mark()),
+        };
+        TableSession::new(self.home, state.memory.clone(), at)
     }
 
     fn open_session(&self, state: &State) -> Result<SessionId> {

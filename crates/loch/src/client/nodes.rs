@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::client::attachment::Attachment;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::session::local::LocalNodes;
-use crate::session::table_session::TableSession;
+use crate::session::table_session::{At, TableSession};
 use crate::session::wire::Inspected;
 use crate::{Error, Result};
 
@@ -37,8 +37,8 @@ impl Nodes {
             Self::Attached(attachment) => attachment.table_session(),
             Self::Embedded(embedded) => {
                 let opened = embedded.open_session(home)?;
-                let table_session = TableSession::of_embedded(home, embedded.clone(), opened);
-                Ok((embedded.memory().clone(), table_session))
+                let (memory, at) = (embedded.memory(), At::Embedded(embedded.clone(), opened));
+                Ok((memory.clone(), TableSession::new(home, memory.clone(), at)))
             }
         }
     }
@@ -50,7 +50,7 @@ impl Nodes {
             // All embedded nodes are equally near, so any node can be the home.
             Self::Embedded(embedded) => {
                 let memory = embedded.memory().clone();
-                (memory.clone(), TableSession::observer(0, memory, embedded.mark()))
+                (memory.clone(), TableSession::new(0, memory, At::Observer(embedded.mark())))
             }
         }
     }

@@ -159,7 +159,7 @@ impl Connection {
     /// # Errors
     /// [`Error::SessionsExhausted`], [`Error::NodeUnreachable`], [`Error::Refused`].
     pub fn open_session(&self, sessions: u32, wait: Duration) -> Result<(u32, u64)> {
-        match self.request(&Request::OpenSession {}, wait)? {
+        match self.exchange(&Request::OpenSession {}, Instant::now() + wait)?.0 {
             // Other memory lies outside the slots, and no session has incarnation 0.
             Reply::Session { slot, incarnation }
                 if (1..=sessions).contains(&slot) && incarnation != 0 =>
@@ -178,7 +178,6 @@ impl Connection {
     pub fn close_session(&self, slot: u32, incarnation: u64, wait: Duration) -> Result<()> {
         match self.request(&Request::CloseSession { slot, incarnation }, wait)? {
             Reply::Closed {} => Ok(()),
-            Reply::Refused(refused) => Err(self.refused(refused, 0)),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -190,7 +189,6 @@ impl Connection {
     pub fn member(&self, node: u16, wait: Duration) -> Result<wire::MemberFacts> {
         match self.request(&Request::Member { node }, wait)? {
             Reply::Member(facts) => Ok(facts),
-            Reply::Refused(refused) => Err(self.refused(refused, 0)),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -203,7 +201,6 @@ impl Connection {
         let request = Request::Inspect { node: node as u16, table: table as u32 };
         match self.request(&request, wait)? {
             Reply::Inspected(told) => Ok(told),
-            Reply::Refused(refused) => Err(self.refused(refused, 0)),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -215,13 +212,16 @@ impl Connection {
     pub fn leave(&self, endpoint: u64, wait: Duration) -> Result<()> {
         match self.request(&Request::Leave { endpoint }, wait)? {
             Reply::Closed {} => Ok(()),
-            Reply::Refused(refused) => Err(self.refused(refused, 0)),
             other => Err(self.unexpected(&other)),
         }
     }
 
+    /// The reply to a request that is not refused.
     pub(super) fn request(&self, request: &Request, wait: Duration) -> Result<Reply> {
-        Ok(self.exchange(request, Instant::now() + wait)?.0)
+        match self.exchange(request, Instant::now() + wait)?.0 {
+            Reply::Refused(refused) => Err(self.refused(refused, 0)),
+            reply => Ok(reply),
+        }
     }
 
     fn exchange(&self, request: &Request, until: Instant) -> Result<(Reply, Option<OwnedFd>)> {
@@ -362,7 +362,6 @@ impl Connection {
         let hello = Request::Hello { protocol: PROTOCOL, client: whoami(), read_only: false };
         match self.request(&hello, wait)? {
             Reply::Welcome(welcome) => Ok(welcome),
-            Reply::Refused(refused) => Err(self.refused(refused, 0)),
             other => Err(self.unexpected(&other)),
         }
     }

@@ -72,7 +72,6 @@ impl Connection {
     pub fn connect(&self, connect: wire::Connect, wait: Duration) -> Result<serde_json::Value> {
         match self.request(&Request::Connect(connect), wait)? {
             Reply::Connected { answer } => Ok(answer),
-            Reply::Refused(refused) => Err(self.refused(refused, 0)),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -86,7 +85,7 @@ impl TableSession {
             At::Node(_, it) | At::Embedded(_, it) | At::Fenced(_, it, _) => {
                 (Some((it.slot, it.incarnation)), 0)
             }
-            At::Observer => (None, 0),
+            At::Observer(_) => (None, 0),
         }
     }
 }

@@ -29,9 +29,9 @@ pub(crate) struct TableSession {
 }
 
 /// The way in which the session was opened.
-pub(super) enum At {
-    /// There is no session: the client only reads.
-    Observer,
+pub(crate) enum At {
+    /// There is no session: the client only reads. The mark is that of the process that attached.
+    Observer(ForkMark),
     /// At a node, over this connection, which stays open for as long as the session lives.
     Node(Arc<Connection>, SessionId),
     /// At a node that has to fence the session before its slot is free. The secret is for the nodes
@@ -44,77 +44,42 @@ pub(super) enum At {
 }
 
 impl TableSession {
-    /// A client that only reads, and needs no session.
-    pub fn observer(home: usize, memory: Arc<ClusterMemory>, mark: ForkMark) -> Self {
-        Self::new(home, memory, At::Observer, mark)
+    /// The session that was opened in the way `at`, or what a client has in its place.
+    pub fn new(home: usize, memory: Arc<ClusterMemory>, at: At) -> Self {
+        let mark = match &at {
+            At::Observer(mark) => *mark,
+            At::Node(it, _) | At::Fenced(it, ..) | At::Reader(it, _) => it.mark(),
+            At::Embedded(embedded, _) => embedded.mark(),
+        };
+        Self { home, memory, at, mark }
     }
 
-    /// A session that was opened over a connection.
-    pub fn of_node(
-        home: usize,
-        memory: Arc<ClusterMemory>,
-        connection: Arc<Connection>,
-        opened: SessionId,
-    ) -> Self {
-        let mark = connection.mark();
-        Self::new(home, memory, At::Node(connection, opened), mark)
-    }
-
-    /// A session that was opened over a connection, at a node that fences it. It gets a secret.
+    /// Gives a session that is fenced a secret.
     ///
     /// # Errors
     /// [`Error::Os`] if the system has no random bytes.
-    pub fn fenced(
-        home: usize,
-        memory: Arc<ClusterMemory>,
-        connection: Arc<Connection>,
-        opened: SessionId,
-    ) -> Result<Self> {
-        let mark = connection.mark();
-        let mut session = Self::new(home, memory, At::Fenced(connection, opened, None), mark);
+    pub fn with_secret(mut self) -> Result<Self> {
         let mut words = [[0; 8]; 2];
         let flags = rustix::rand::GetRandomFlags::empty();
         rustix::rand::getrandom(words.as_flattened_mut(), flags)
-            .map_err(Error::os("draw a secret for a client of", &session.home().socket))?;
-        if let At::Fenced(_, _, secret) = &mut session.at {
+            .map_err(Error::os("draw a secret for a client of", &self.home().socket))?;
+        if let At::Fenced(_, _, secret) = &mut self.at {
             *secret = Some(Secret::new(words.map(u64::from_ne_bytes)));
         }
-        Ok(session)
-    }
-
-    /// A client that only reads, but has connections of its own.
-    pub fn reader(
-        home: usize,
-        memory: Arc<ClusterMemory>,
-        connection: Arc<Connection>,
-        endpoint: u64,
-    ) -> Self {
-        let mark = connection.mark();
-        Self::new(home, memory, At::Reader(connection, endpoint), mark)
-    }
-
-    /// A session at a node inside this process.
-    pub fn of_embedded(home: usize, embedded: Arc<dyn LocalNodes>, opened: SessionId) -> Self {
-        let (memory, mark) = (embedded.memory().clone(), embedded.mark());
-        Self::new(home, memory, At::Embedded(embedded, opened), mark)
-    }
-
-    fn new(home: usize, memory: Arc<ClusterMemory>, at: At, mark: ForkMark) -> Self {
-        Self { home, memory, at, mark }
+        Ok(self)
     }
 
     /// The session, as the engine uses it.
     pub fn session(&self) -> Session {
         let home = RegionId(self.home as u8);
         match &self.at {
-            At::Observer => Session::observer(home),
+            At::Observer(_) | At::Reader(..) => Session::observer(home),
             At::Node(_, opened) | At::Embedded(_, opened) => {
                 Session::new(home, opened.slot, opened.incarnation)
             }
             At::Fenced(_, opened, secret) => {
                 Session::new(home, opened.slot, opened.incarnation).with_secret(*secret)
             }
-            At::Reader(..) => Session::observer(home),
         }
     }
 
@@ -163,7 +128,7 @@ impl Drop for TableSession {
             return;
         }
         match &self.at {
-            At::Observer => (),
+            At::Observer(_) => (),
             At::Node(connection, opened) => {
                 if !self.ends_at_node(connection, *opened) {
                     free_own_slot(self.home().region(), *opened);

@@ -15,8 +15,6 @@ use loch::lanes::block_on;
 use loch::{Cluster, ConnectOptions, Error, Table, VerbCount, Version};
 use loch_engines::Kv;
 use loch_engines::kv::OneOf;
-use loch_engines::nessie::published;
-use loch_fabric::shm::ShmEndpoint;
 
 use super::homes::Homes;
 use super::lane::{
@@ -64,12 +62,17 @@ impl Client {
         Ok(Client { engine, table, sockets, homes, options, lanes, time_every, refusal })
     }
 
-    /// The client of the published protocol, if the table has that protocol.
-    fn published(&self) -> Option<&published::Client<ShmEndpoint>> {
-        match self.table.mapped() {
-            Some(OneOf::Second(client)) => Some(client),
-            _ => None,
-        }
+    /// Does the operations of `run` in all lanes. Returns why the last refused one was refused.
+    fn operate<S: Store<Error: Display>>(
+        &self,
+        store: &S,
+        run: &Run<'_>,
+        sums: Option<&Cell<Traffic>>,
+        action: &'static str,
+    ) -> Result<Option<String>> {
+        let done = block_on(operate(store, run, self.lanes, sums));
+        let refusal = done.map_err(lost(self.engine, action))?;
+        Ok(refusal.map(|error| error.to_string()))
     }
 }
 
@@ -102,15 +105,11 @@ impl Target for Client {
     }
 
     fn run(&mut self, run: &Run<'_>) -> Result<()> {
-        if let Some(client) = self.published() {
-            let done = block_on(operate(client, run, self.lanes, None));
-            let refusal = done.map_err(lost(self.engine, "run an operation"))?;
-            self.refusal = refusal.map(|error| error.to_string());
-            return Ok(());
-        }
-        let done = block_on(operate(&TableLanes(&self.table), run, self.lanes, None));
-        let refusal = done.map_err(lost(self.engine, "run an operation"))?;
-        self.refusal = refusal.map(|error| error.to_string());
+        const ACTION: &str = "run an operation";
+        self.refusal = match self.table.mapped() {
+            Some(OneOf::Second(published)) => self.operate(published, run, None, ACTION)?,
+            _ => self.operate(&TableLanes(&self.table), run, None, ACTION)?,
+        };
         Ok(())
     }
 
@@ -124,8 +123,7 @@ impl Target for Client {
 
     fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>> {
         let sum = Cell::new(Traffic::default());
-        let done = block_on(operate(&TableLanes(&self.table), run, self.lanes, Some(&sum)));
-        done.map_err(lost(self.engine, "count an operation"))?;
+        self.operate(&TableLanes(&self.table), run, Some(&sum), "count an operation")?;
         Ok(Some(sum.get()))
     }
 
