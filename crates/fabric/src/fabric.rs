@@ -77,7 +77,8 @@ pub trait Fabric {
     /// READs `out.len() / at.len()` words from each of `at`, all in one doorbell.
     ///
     /// # Errors
-    /// [`FabricError::OutOfBounds`] if an address is not 8-aligned or not inside its region.
+    /// [`OutOfBounds`](crate::FabricError::OutOfBounds) if an address is not 8-aligned or not
+    /// inside its region.
     ///
     /// # Panics
     /// If `at` is empty or longer than [`limits::DOORBELL_READS_MAX`](crate::limits), or the words

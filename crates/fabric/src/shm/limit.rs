@@ -17,7 +17,8 @@ impl ShmEndpoint {
     /// drop a load.
     ///
     /// # Errors
-    /// [`FabricError::OutOfBounds`] if a word or an entry lies outside its region.
+    /// [`OutOfBounds`](crate::FabricError::OutOfBounds) if a word or an entry lies outside its
+    /// region.
     pub fn chase(&self, index_words: &[RemoteAddr], to: &impl Chase) -> Result<u64> {
         let mut sum = 0u64;
         for at in index_words {

@@ -3,12 +3,12 @@
 use super::net::OpenParams;
 use super::nodes::Nodes;
 use super::operations::Operations;
-use crate::{Error, Result};
+use crate::Result;
 
 /// Returns the error that the build has no verbs.
 ///
 /// # Errors
-/// [`Error::Device`].
+/// [`Device`](crate::Error::Device).
 pub(crate) fn open_table(params: OpenParams<'_>) -> Result<Box<dyn Operations>> {
     let Nodes::Attached(attachment) = params.nodes else {
         unreachable!("nodes inside this process are not remote");

@@ -7,7 +7,7 @@ use super::control::network::Network;
 use super::control_client::ControlClient;
 use super::plan::NodePlan;
 use crate::session::wire::DeviceChoice;
-use crate::{Error, NodeConfig, Result};
+use crate::{NodeConfig, Result};
 
 /// A node's part in a network.
 pub(super) enum NodeNetwork {}

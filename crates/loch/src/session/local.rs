@@ -20,7 +20,7 @@ pub(crate) trait LocalNodes: Send + Sync {
     /// Opens a session at a node.
     ///
     /// # Errors
-    /// [`Error::SessionsExhausted`].
+    /// [`SessionsExhausted`](crate::Error::SessionsExhausted).
     fn open_session(&self, home: usize) -> Result<SessionId>;
 
     /// Ends a session that its client has left in order.
@@ -29,7 +29,7 @@ pub(crate) trait LocalNodes: Send + Sync {
     /// Asks what the workers of each node have of a table.
     ///
     /// # Errors
-    /// [`Error::NodeUnreachable`] if a worker does not answer.
+    /// [`NodeUnreachable`](crate::Error::NodeUnreachable) if a worker does not answer.
     fn inspect(&self, table: usize) -> Result<Vec<Inspected>>;
 
     /// The first node with a worker that has failed, and the reason.
