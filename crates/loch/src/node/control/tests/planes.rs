@@ -16,6 +16,7 @@ use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT, INSPECT_TIMEOUT};
 use crate::node::control_client::{Caller, ControlClient, Readers};
 use crate::node::sessions::SessionEnd;
 use crate::node::workers::Inspector;
+use crate::node::workers::inspector::Inspect;
 use crate::session::slot::Process;
 use crate::session::wire::{Code, Inspected, Reply};
 
@@ -312,7 +313,7 @@ fn nodes_that_do_not_fit_together_say_why() {
 impl Inspector {
     /// An inspector of one worker of a table, which reports the result of `tell`.
     pub fn of_one(table: usize, mut tell: impl FnMut() -> Inspected + Send + 'static) -> Self {
-        let (sender, asked) = mpsc::channel();
+        let (sender, asked) = mpsc::channel::<Inspect>();
         let worker = std::thread::spawn(move || asked.iter().for_each(|it| it.report(tell())));
         let mut inspector = Self::default();
         inspector.add(table, sender, worker.thread().clone());
