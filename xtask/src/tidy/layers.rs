@@ -27,7 +27,8 @@ const LAYERS: [Layers; 14] = [
             &["addr", "bounds", "buf", "counters", "fork", "lanes", "limits", "sync", "zeroed"],
             &["error"],
             &["fabric"],
-            &["messages", "pass_on"],
+            &["messages"],
+            &["pass_on"],
             &["shm", "sim"],
             // A process with a card also maps the memory of its own host.
             &["prefetch", "verbs"],

@@ -6,7 +6,7 @@
 
 use rand::seq::SliceRandom;
 
-use super::nic::occupy;
+use super::profile::occupy;
 use super::state::{Event, Inner, pair};
 use super::verb::{Stage, Verb, VerbId, Work};
 use super::watch::{Change, How};

@@ -1,6 +1,7 @@
 //! A network card: when each of its parts is free again.
 
 use super::Profile;
+use super::profile::occupy;
 
 /// When the parts of a network card are free again, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,12 +32,4 @@ impl Nic {
         let on_bus_ns = (bytes * 8) as f64 / profile.bus_gbit_s;
         occupy(&mut self.bus_ns, ns, on_bus_ns) + on_bus_ns + profile.one_way_ns as f64 / 4.0
     }
-}
-
-/// Takes a resource for `for_ns` from `from_ns` on, or from when it is free; returns when that
-/// begins.
-pub(super) fn occupy(free_ns: &mut f64, from_ns: f64, for_ns: f64) -> f64 {
-    let begins = free_ns.max(from_ns);
-    *free_ns = begins + for_ns;
-    begins
 }

@@ -193,3 +193,11 @@ impl Profile {
         ((payload + self.header_bytes) * 8) as f64 / self.link_gbit_s
     }
 }
+
+/// Takes a resource for `for_ns` from `from_ns` on, or from when it is free; returns when that
+/// begins.
+pub(super) fn occupy(free_ns: &mut f64, from_ns: f64, for_ns: f64) -> f64 {
+    let begins = free_ns.max(from_ns);
+    *free_ns = begins + for_ns;
+    begins
+}

@@ -142,6 +142,7 @@ async fn lane<S: Store, C: Ticks>(
     refusal: &RefCell<Option<S::Error>>,
 ) -> Result<(), S::Error> {
     let workload = run.workload();
+    let counter = || store.counted();
     let mut lane = Lane::new(workload);
     while let Some(op) = run.next_due().await {
         let result = match op.kind {
@@ -149,7 +150,7 @@ async fn lane<S: Store, C: Ticks>(
                 workload.write_key(op.record, &mut lane.key);
                 let found = match sums {
                     None => store.get(&mut lane).await,
-                    Some(sums) => counted(store, sums, op.kind, store.get(&mut lane)).await,
+                    Some(sums) => counted(counter, sums, op.kind, store.get(&mut lane)).await,
                 };
                 found.map(|found| {
                     run.finish(&op, S::outcome(&found, &lane));
@@ -160,7 +161,7 @@ async fn lane<S: Store, C: Ticks>(
                 let (key, value) = lane.pair(workload, &op);
                 let stored = match sums {
                     None => store.put(key, value).await,
-                    Some(sums) => counted(store, sums, op.kind, store.put(key, value)).await,
+                    Some(sums) => counted(counter, sums, op.kind, store.put(key, value)).await,
                 };
                 stored.map(|_| run.finish(&op, Outcome::Stored))
             }

@@ -12,23 +12,23 @@ use std::pin::pin;
 
 use loch::VerbCount;
 
-use super::lane::Store;
 use crate::measure::Kind;
 use crate::tally::{OpTraffic, Traffic};
 
-/// The result of an operation, whose traffic is added to `sums` if it was not refused.
-pub async fn counted<S: Store, T>(
-    store: &S,
+/// The result of an operation, whose traffic is added to `sums` if it was not refused. `counter`
+/// counts all verbs.
+pub async fn counted<T, E>(
+    counter: impl Fn() -> VerbCount,
     sums: &Cell<Traffic>,
     kind: Kind,
-    operation: impl Future<Output = Result<T, S::Error>>,
-) -> Result<T, S::Error> {
+    operation: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     let mut operation = pin!(operation);
     let mut count = VerbCount::default();
     let done = poll_fn(|cx| {
-        let before = store.counted();
+        let before = counter();
         let polled = operation.as_mut().poll(cx);
-        count = count + (store.counted() - before);
+        count = count + (counter() - before);
         polled
     })
     .await;

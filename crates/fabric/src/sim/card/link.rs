@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::profile::CardProfile;
-use crate::sim::nic::occupy;
+use crate::sim::profile::occupy;
 
 /// A part of a DMA that is one request on the link.
 #[derive(Clone, Copy, Debug)]

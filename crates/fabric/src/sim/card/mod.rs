@@ -13,7 +13,7 @@ mod profile;
 
 use self::link::{Link, Request, Sent};
 pub use self::profile::CardProfile;
-use super::nic::occupy;
+use super::profile::occupy;
 use super::verb::ProcessId;
 
 /// A card of the simulation.
