@@ -32,7 +32,7 @@ pub struct Example;
 
 /// The options of such a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Bytes that a value takes besides itself and its key. Default 64.
     pub entry_bytes: Option<u64>,
@@ -105,7 +105,7 @@ impl Engine for Example {
 
     fn sizes(map: &Map) -> Sizes {
         let workers = u64::from(map.mailed.requests().area().workers());
-        Sizes { data_bytes: map.bytes * workers, ..Sizes::default() }
+        Sizes { data_bytes: map.bytes.saturating_mul(workers), ..Sizes::default() }
     }
 
     fn client<N: Net, C: Connect<N>>(

@@ -232,8 +232,7 @@ fn stop(seconds: Option<f64>, ops: Option<u64>, fabric: Fabric) -> Result<Stop, 
 /// Checks that an open loop is possible.
 fn check_rate(rate: Rate, spec: &Spec) -> Result<(), BenchError> {
     let problem = if spec.fabric == Fabric::Sim {
-        "what simulated clients and servers do while nothing is asked is not simulated: drop it, or \
-         --fabric sim"
+        "a rate needs real time, which --fabric sim does not have: drop one of them"
     } else if rate.is_rest() && matches!(spec.stop, Stop::Ops(_)) {
         "at rest there are no operations to count: give --seconds in the place of --ops"
     } else {

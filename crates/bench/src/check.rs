@@ -55,7 +55,7 @@ pub fn check_servers(spec: &Spec, systems: &[Capabilities]) -> Result<(), BenchE
         && let Some(single) = systems.iter().find(|system| system.has_one_server)
     {
         return Err(BenchError::usage(format!(
-            "--workers {}: {} has one server on each node; give it a run of its own",
+            "--workers {}: {} has one worker on each node: drop --workers, or that engine",
             servers.workers, single.name
         )));
     }

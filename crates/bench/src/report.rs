@@ -79,6 +79,11 @@ pub struct Quantiles {
 }
 
 impl Object {
+    /// The name of the system that was measured.
+    pub fn engine(&self) -> &'static str {
+        self.engine
+    }
+
     /// The object of one system's measurement.
     pub fn new(spec: &Spec, system: &dyn System, measured: &Measured) -> Self {
         let tally = measured.tally;

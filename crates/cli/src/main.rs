@@ -35,7 +35,7 @@ Examples:
   loch demo                          three nodes and two clients, with measurements
 
 Exit codes: 0 done, 1 the answer is no, 2 usage, 3 the cluster failed, 130 `bench` or `demo` was
-interrupted. `loch COMMAND --help` shows examples of every command.";
+interrupted. `loch COMMAND --help` shows examples of most commands.";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -61,8 +61,6 @@ enum Command {
     Stats(stats::StatsArgs),
     Check(check::CheckArgs),
     Doctor(doctor::DoctorArgs),
-    /// Show Loch at work: three nodes and two clients on this host, compared with memcached and
-    /// Redis
     Demo(demo::DemoArgs),
     /// Measure engines, and other stores beside them, under one workload
     Bench(BenchArgs),

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use loch_engines::kv_direct::slab::{Class, Daemon, Place, Pools, Slabs};
+use loch_engines::kv_direct::slab::{Class, Place, Pools, SlabDaemon, Slabs};
 use loch_engines::lines::{HostMemory, Line, Near};
 use loch_fabric::lanes::block_on;
 use rand::seq::SliceRandom;
@@ -24,7 +24,7 @@ const PLACES: u32 = 1 << 23;
 struct Rig {
     memory: Near<Vec<Line>>,
     slabs: Slabs,
-    daemon: Daemon,
+    daemon: SlabDaemon,
     used: Vec<(Place, Class)>,
     operations: u64,
     /// Accesses of allocations, and how many those were; then of frees.
@@ -36,7 +36,7 @@ impl Rig {
         // The daemon keeps nothing back that a test may ask for.
         let largest = Class::new(places.ilog2() as u8).expect("a class");
         let pools = Pools::new(places..2 * places, largest);
-        let (slabs, daemon) = (Slabs::new(pools.clone()), Daemon::new(pools));
+        let (slabs, daemon) = (Slabs::new(pools.clone()), SlabDaemon::new(pools));
         let memory = Near::new(Vec::new());
         Self { memory, slabs, daemon, used: Vec::new(), operations: 0, accesses: [(0, 0); 2] }
     }

@@ -9,11 +9,13 @@ pub enum EngineError {
     /// A key has at least one byte.
     #[error("the key is empty: a key has 1 to {} bytes", crate::limits::KEY_BYTES_MAX)]
     KeyEmpty,
-    /// The key is longer than keys can be.
-    #[error("the key has {len} bytes: a key has 1 to {} bytes", crate::limits::KEY_BYTES_MAX)]
+    /// The key is longer than the table's keys can be.
+    #[error("the key has {len} bytes: a key of this table has 1 to {max} bytes")]
     KeyTooLong {
         /// Bytes of the key.
         len: usize,
+        /// Bytes of the longest key.
+        max: usize,
     },
     /// All keys of the table have one length, and this key has another.
     #[error("the key has {len} bytes, which is not what the table was declared with (key_bytes)")]
@@ -23,8 +25,8 @@ pub enum EngineError {
     },
     /// The value is longer than the table takes.
     #[error(
-        "the value has {len} bytes, the table takes up to {max}: declare the table with a larger \
-         value_max"
+        "the value has {len} bytes, the table takes up to {max} with this key: declare it with a \
+         larger value_max, or with another engine if this one takes no more"
     )]
     ValueTooLong {
         /// Bytes of the value.

@@ -233,9 +233,9 @@ impl Lengths {
     #[inline]
     pub fn check(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
         check_key(key)?;
-        let both = self.key_and_value_bytes_max.unwrap_or(usize::MAX);
-        let Some(room) = both.checked_sub(key.len()) else {
-            return Err(EngineError::KeyTooLong { len: key.len() });
+        let max = self.key_and_value_bytes_max.unwrap_or(usize::MAX);
+        let Some(room) = max.checked_sub(key.len()) else {
+            return Err(EngineError::KeyTooLong { len: key.len(), max });
         };
         let (len, max) = (len as u64, self.value_bytes_max.min(room as u64));
         if len > max { Err(EngineError::ValueTooLong { len, max }) } else { Ok(()) }
@@ -250,7 +250,7 @@ impl Lengths {
 pub fn check_key(key: &[u8]) -> Result<(), EngineError> {
     match key.len() {
         0 => Err(EngineError::KeyEmpty),
-        len if len > KEY_BYTES_MAX => Err(EngineError::KeyTooLong { len }),
+        len if len > KEY_BYTES_MAX => Err(EngineError::KeyTooLong { len, max: KEY_BYTES_MAX }),
         _ => Ok(()),
     }
 }

@@ -19,8 +19,8 @@ use crate::nessie::{self, AnyClient};
 use crate::net::{Access, Connect, Net};
 use crate::operation::{Operation, Outcome, Value};
 use crate::region::{TableEntry, TableParams};
-use crate::requests::RequestMap;
 use crate::requests::mailboxes::MailedRequests;
+use crate::requests::{RequestMap, Service};
 use crate::room::Room;
 use crate::serve::{Housekeeper, WorkerError, WorkerHost};
 
@@ -153,6 +153,23 @@ macro_rules! engines {
                 let engine = EngineId::of(entry);
                 let engine = engine.ok_or_else(|| wrong("a table's engine is unknown".into()))?;
                 let map = Self::new(engine, &entry.params, places)?;
+                let params = &entry.params;
+                let has_shape = (params.shape_head, params.shape) != Default::default();
+                if has_shape && map.nessie().is_none() {
+                    return Err(wrong("a table has a shape, and its engine has none".into()));
+                }
+                let Service { request_bytes, reply_bytes, .. } = params.service;
+                let max = params.value_bytes_max;
+                let both = engine.needs().key_and_value_bytes_max;
+                if both.is_some_and(|both| max >= both as u64) {
+                    return Err(wrong(format!("values of {max} bytes, longer than messages")));
+                }
+                if request_bytes != 0 && u64::from(request_bytes) < max {
+                    return Err(wrong(format!("slots of {request_bytes} bytes, values of {max}")));
+                }
+                if map.mailed().is_some() && reply_bytes != 0 {
+                    return Err(wrong("a table has slots for replies that are sent".into()));
+                }
                 if map.bytes() != entry.bytes {
                     let (has, takes) = (entry.bytes, map.bytes());
                     return Err(wrong(format!("a table has {has} bytes and takes {takes}")));
@@ -520,7 +537,6 @@ mod tests {
 
     use super::*;
     use crate::region::{Header, LAYOUT_VERSION, MAGIC};
-    use crate::requests::Service;
 
     #[test]
     fn every_name_and_number_is_one_engines() {
@@ -561,6 +577,28 @@ mod tests {
         Room { share, nodes, value_max: None, workers, window: None, slots, is_remote: false }
     }
 
+    /// Clients and workers subtract lengths of messages from lengths of slots, and share arenas.
+    #[test]
+    fn what_no_plan_makes_is_refused_before_its_length_is_looked_at() {
+        let changed = |name: &str, change: fn(&mut TableParams)| {
+            let options: Options = name.parse().expect("it is one");
+            let mut params = options.plan(&room(1)).expect(name).params;
+            let places = [(RemoteAddr::new(RegionId(0), 1 << 16), 128); 3];
+            assert!(Map::new(options.engine(), &params, &places).is_ok(), "{name}");
+            change(&mut params);
+            assert!(Map::new(options.engine(), &params, &places).is_err(), "{name}: {params:?}");
+        };
+        changed("pilaf", |params| params.words[1] = u64::MAX);
+        changed("pilaf", |params| params.words[1] = 0);
+        changed("pilaf", |params| params.words[1] = 48);
+        changed("pilaf", |params| params.words[0] += 64);
+        changed("pilaf", |params| params.service.workers = 2);
+        changed("pilaf", |params| params.service.request_bytes = 0);
+        changed("kv-direct", |params| params.service.request_bytes = 0);
+        changed("kv-direct", |params| params.service.request_bytes = 128);
+        changed("kv-direct", |params| params.service.reply_bytes = 0);
+    }
+
     #[test]
     fn every_engines_plan_is_a_table_of_its_bytes_and_of_no_others() {
         for name in names() {
@@ -594,6 +632,12 @@ mod tests {
             assert!(parsed(&entry(engine, plan.bytes, params)).is_err(), "{name}");
             let params = TableParams { nodes: 2, ..plan.params };
             assert!(parsed(&entry(engine, plan.bytes, params)).is_err(), "{name}");
+            let params = TableParams { value_bytes_max: u64::MAX, ..plan.params };
+            assert!(parsed(&entry(engine, plan.bytes, params)).is_err(), "{name}");
+            if map.nessie().is_none() {
+                let params = TableParams { shape: [0, 0, 1, 0, 0], ..plan.params };
+                assert!(parsed(&entry(engine, plan.bytes, params)).is_err(), "{name}");
+            }
         }
     }
 }

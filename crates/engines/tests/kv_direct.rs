@@ -10,7 +10,7 @@ use std::sync::Arc;
 use loch_engines::epoch::Session;
 use loch_engines::kv_direct::Compute;
 use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
-use loch_engines::kv_direct::slab::Daemon;
+use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};
 use loch_engines::lines::{Line, Near};
@@ -69,7 +69,7 @@ impl Rig {
             let plan = Plan::new(&options).unwrap();
             let memory = Near::new(vec![Line::ZERO; plan.lines() as usize]);
             let pools = plan.pools();
-            let mut daemon = Daemon::new(pools.clone());
+            let mut daemon = SlabDaemon::new(pools.clone());
             let storage = Storage::new(memory, &plan, pools);
             let sessions = Box::new(|_, slot| Some(Holder::new(u64::from(slot), None)));
             let opened = Worker::open(endpoint, &map, id, storage, (), SEED, settings, sessions);

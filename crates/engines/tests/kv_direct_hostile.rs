@@ -10,7 +10,7 @@ use loch_engines::Kv;
 use loch_engines::epoch::Session;
 use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::packet::Writer;
-use loch_engines::kv_direct::slab::Daemon;
+use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Settings, Worker, service};
 use loch_engines::lines::{Line, Near};
@@ -54,7 +54,7 @@ impl Served {
             };
             let plan = Plan::new(&options).unwrap();
             let pools = plan.pools();
-            let mut daemon = Daemon::new(pools.clone());
+            let mut daemon = SlabDaemon::new(pools.clone());
             let memory = Near::new(vec![Line::ZERO; plan.lines() as usize]);
             let storage = Storage::new(memory, &plan, pools);
             let settings = Settings::default();

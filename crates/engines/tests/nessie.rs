@@ -259,7 +259,7 @@ fn bad_input_is_named() {
     let client = cluster.client(0);
     let put = |key: &[u8], value: &[u8]| block_on(client.put(key, value, PutOptions::default()));
     assert_eq!(put(b"", b"v"), Err(EngineError::KeyEmpty));
-    assert_eq!(put(&vec![1; 65537], b"v"), Err(EngineError::KeyTooLong { len: 65537 }));
+    assert_eq!(put(&vec![1; 65537], b"v"), Err(EngineError::KeyTooLong { len: 65537, max: 65536 }));
     put(&vec![1; 65536], b"v").unwrap();
     assert_eq!(get(&client, &vec![1; 65536]).as_deref(), Some(&b"v"[..]));
     let huge = vec![0; (64 << 20) + 1];

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
+use loch_engines::herd::RequestWay;
 use loch_engines::lines::{Line, Near};
 use loch_engines::log::{Logging, MemoryStorage, Policy};
 use loch_engines::nessie::slab::Chunk;
@@ -15,7 +16,7 @@ use loch_engines::net::{Access, CacheLimits, Connect, Net};
 use loch_engines::operation::{Conditional, Expect, Operation, PutOptions};
 use loch_engines::region::TableEntry;
 use loch_engines::registry::{Client, EngineId, Map, Options, Shared};
-use loch_engines::requests::{Holder, Sessions, Timing, WorkerId};
+use loch_engines::requests::{BySend, Holder, Requester, SentReplies, Sessions, Timing, WorkerId};
 use loch_engines::room::Room;
 use loch_engines::serve::{
     self, Attached, Next, Report, WorkerError, WorkerHost, WorkerSite, WorkerTransport,
@@ -249,7 +250,11 @@ struct Rig {
 
 impl Rig {
     fn start(engine: EngineId) -> Self {
-        let options: Options = engine.name().parse().expect("it is its name");
+        Self::with(engine.name().parse().expect("it is its name"))
+    }
+
+    fn with(options: Options) -> Self {
+        let engine = options.engine();
         let room = Room {
             share: 8 << 20,
             nodes: 1,
@@ -305,6 +310,29 @@ impl Rig {
         answer.get().expect("it was answered")
     }
 
+    /// SENDs a packet of operations, and returns the error.
+    fn ask_packed(&self, is_read: bool) -> EngineError {
+        let process = self.world.add_process(NODE);
+        let endpoint = self.world.endpoint(process);
+        let incarnation = self.orders.client.get() + 1;
+        self.orders.client.set(incarnation);
+        let session = Session::new(NODE, CLIENT, incarnation);
+        let map = self.map.requests().expect("it has workers").clone();
+        let refused = Rc::new(RefCell::new(None));
+        let told = refused.clone();
+        self.world.start(process, async move {
+            let workers = BySend::seeking(&map);
+            let replies = SentReplies::new(workers.clone(), &map, session.secret());
+            let timing = Timing::default();
+            let requester = Requester::new(map, &session, 0, workers, replies, timing);
+            let to = WorkerId { node: 0, worker: 0 };
+            let asked = requester.call_packed(&endpoint, to, b"packet", is_read, Buf::new());
+            *told.borrow_mut() = asked.await.err();
+        });
+        self.step_until(|| self.world.has_ended(process));
+        refused.take().expect("it is refused")
+    }
+
     fn report(&self) -> Report {
         self.orders.inspects.set(true);
         self.step_until(|| !self.orders.inspects.get());
@@ -343,4 +371,28 @@ fn workers_of_every_engine_serve_report_attach_and_end() {
         assert_eq!(rig.orders.woken.get() > 0, *engine == EngineId::KvDirect, "{name}");
         rig.world.end();
     }
+}
+
+/// Only workers of kv-direct unpack packets. A packet is well formed, so any client can send one.
+#[test]
+fn workers_that_take_no_packets_refuse_them_and_go_on() {
+    // Workers of nessie get requests by WRITE (`served.rs`).
+    let by_send = |engine: &&EngineId| {
+        let needs = engine.needs();
+        needs.workers && !needs.sessions
+    };
+    let mut asked = 0;
+    for engine in EngineId::ALL.iter().filter(by_send) {
+        let mut options: Options = engine.name().parse().expect("it is its name");
+        if let Options::Herd(herd) = &mut options {
+            herd.requests = Some(RequestWay::Send);
+        }
+        let rig = Rig::with(options);
+        for is_read in [true, false] {
+            assert_eq!(rig.ask_packed(is_read), EngineError::Unsupported, "{engine:?}");
+        }
+        assert!(rig.ask(), "{engine:?} goes on");
+        asked += 1;
+    }
+    assert!(asked >= 3, "herd, pilaf and the example");
 }

@@ -23,11 +23,13 @@ pub enum Error {
     /// A key has at least one byte.
     #[error("the key is empty: a key has 1 to {KEY_BYTES_MAX} bytes")]
     KeyEmpty,
-    /// The key is longer than keys can be.
-    #[error("the key has {len} bytes: a key has 1 to {KEY_BYTES_MAX} bytes")]
+    /// The key is longer than the table's keys can be.
+    #[error("the key has {len} bytes: a key of this table has 1 to {max} bytes")]
     KeyTooLong {
         /// The length of the key in bytes.
         len: usize,
+        /// The length of the longest key in bytes.
+        max: usize,
     },
     /// All keys of the table have one length, and this key has another.
     #[error(
@@ -42,7 +44,8 @@ pub enum Error {
     },
     /// The value is longer than the table allows.
     #[error(
-        "the value has {}, table {table:?} takes up to {}: declare the table with a larger value_max",
+        "the value has {}, table {table:?} takes up to {} with this key: declare it \
+         with a larger value_max, or with another engine if this one takes no more",
         InWords(*len),
         InWords(*max)
     )]
@@ -70,8 +73,8 @@ pub enum Error {
     },
     /// The value under the key does not consist of such numbers, or not of so many.
     #[error(
-        "table {table:?}: the value has {len} bytes, {wanted} were wanted or a multiple of them: ask \
-         for the numbers that it is made of, with as many operands as it has numbers"
+        "table {table:?}: the value has {len} bytes, and {wanted} or a multiple were expected: \
+         choose numbers of another length, or give as many operands as the value has numbers"
     )]
     NotAVector {
         /// The table.
@@ -444,7 +447,7 @@ impl Error {
         let table = table.to_owned();
         match error {
             EngineError::KeyEmpty => Self::KeyEmpty,
-            EngineError::KeyTooLong { len } => Self::KeyTooLong { len },
+            EngineError::KeyTooLong { len, max } => Self::KeyTooLong { len, max },
             EngineError::KeyOfOtherLength { len } => Self::KeyOfOtherLength { table, len },
             EngineError::ValueTooLong { len, max } => Self::ValueTooLong { table, len, max },
             EngineError::IndexFull { slots, moves } => Self::IndexFull { table, slots, moves },

@@ -174,6 +174,15 @@ fn a_value_is_as_long_as_was_declared_and_no_longer(kind: &Kind) {
         assert!(error.to_string().contains("value_max"), "{error}");
     }
     assert_eq!(bytes(&table, b"key"), Some(vec![1; max]));
+    // Where keys are bounded by the same memory, the error names the key and its bound.
+    let long = [1; 5000];
+    match table.put(&long, b"v") {
+        Ok(_) => assert_eq!(bytes(&table, &long), Some(b"v".to_vec())),
+        Err(Error::KeyTooLong { len: 5000, max }) => {
+            table.put(&vec![1; max.min(900)], b"v").unwrap();
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 fn wrong_arguments_are_named_and_change_nothing(kind: &Kind) {
@@ -193,7 +202,7 @@ fn wrong_arguments_are_named_and_change_nothing(kind: &Kind) {
         table.get_many(&[&long]).unwrap_err(),
         table.reserve(&long, 1).err().unwrap(),
     ] {
-        assert!(matches!(error, Error::KeyTooLong { len: 65537 }), "{error}");
+        assert!(matches!(error, Error::KeyTooLong { len: 65537, .. }), "{error}");
     }
     assert!(matches!(table.fetch_add(b"key", 1), Err(Error::NotACounter { len: 5 })));
     assert_eq!(bytes(&table, b"key"), Some(b"value".to_vec()));

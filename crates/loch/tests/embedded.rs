@@ -58,7 +58,7 @@ fn wrong_arguments_are_named_and_change_nothing() {
         table.get_many(&[&long]).unwrap_err(),
         table.reserve(&long, 1).err().unwrap(),
     ] {
-        assert!(matches!(error, Error::KeyTooLong { len: 65537 }), "{error}");
+        assert!(matches!(error, Error::KeyTooLong { len: 65537, .. }), "{error}");
     }
     let value = vec![0; 16 << 20];
     let error = table.put(b"key", &value).unwrap_err();

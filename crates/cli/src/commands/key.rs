@@ -14,7 +14,9 @@ const SHOWN_CHARS: usize = 60;
 pub fn bytes(key: &OsStr) -> Result<&[u8], Error> {
     match key.as_bytes() {
         [] => Err(Error::KeyEmpty),
-        key if key.len() > KEY_BYTES_MAX => Err(Error::KeyTooLong { len: key.len() }),
+        key if key.len() > KEY_BYTES_MAX => {
+            Err(Error::KeyTooLong { len: key.len(), max: KEY_BYTES_MAX })
+        }
         key => Ok(key),
     }
 }

@@ -22,7 +22,7 @@ pub struct Herd;
 
 /// The options of a table of herd.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Slots of its index on each node. Default: one slot for every 64 bytes of the table's memory
     /// in a cache, and for every 112 bytes in a store.
@@ -195,8 +195,10 @@ impl Engine for Herd {
         let Ok(PartitionShape { mode, bytes, index_slots }) = PartitionShape::of(params) else {
             return Vec::new();
         };
+        let way = if params.service.request_bytes == 0 { "send" } else { "write" };
         vec![
             ("mode", format!("{mode:?}").to_lowercase()),
+            ("requests", way.into()),
             ("bytes of a worker", bytes.to_string()),
             ("index_slots", index_slots.to_string()),
         ]
@@ -205,11 +207,11 @@ impl Engine for Herd {
     fn sizes(map: &Map) -> Sizes {
         let workers = u64::from(map.mailed.requests().area().workers());
         let PartitionShape { bytes, index_slots, .. } = map.partition;
-        let index = (index_slots * 8).min(bytes);
+        let data = map.partition.plan().map_or(0, |plan| plan.data_bytes());
         Sizes {
             index_slots: index_slots * workers,
-            index_bytes: index * workers,
-            data_bytes: (bytes - index) * workers,
+            index_bytes: (bytes - data) * workers,
+            data_bytes: data * workers,
         }
     }
 }

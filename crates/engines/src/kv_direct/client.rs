@@ -120,7 +120,8 @@ impl<F: Fabric> Client<F> {
         }
         let room = self.request_room - OPERATION_BYTES;
         if key.len() > KEY_BYTES_MAX.min(room) {
-            return Err(EngineError::KeyTooLong { len: key.len() });
+            let max = KEY_BYTES_MAX.min(room);
+            return Err(EngineError::KeyTooLong { len: key.len(), max });
         }
         let len = action.bytes().len() as u64;
         let max = self.value_bytes_max.min((room - key.len()) as u64);

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::slab::{Daemon, Pools};
+use super::slab::{Pools, SlabDaemon};
 use super::storage::Plan;
 use crate::serve::Housekeeper;
 
@@ -16,14 +16,14 @@ use crate::serve::Housekeeper;
 pub struct FreeSlabs {
     /// The pools, by worker.
     pools: Vec<Arc<Pools>>,
-    daemons: Vec<Mutex<Daemon>>,
+    daemons: Vec<Mutex<SlabDaemon>>,
 }
 
 impl FreeSlabs {
     /// The free slabs of `workers` workers, each with memory of this kind.
     pub(super) fn new(plan: &Plan, workers: u16) -> Self {
         let pools: Vec<_> = (0..workers).map(|_| plan.pools()).collect();
-        let daemons = pools.iter().cloned().map(Daemon::new).map(Mutex::new).collect();
+        let daemons = pools.iter().cloned().map(SlabDaemon::new).map(Mutex::new).collect();
         Self { pools, daemons }
     }
 
@@ -35,7 +35,7 @@ impl FreeSlabs {
     /// Holds the daemon off a worker's slabs for as long as the result lives. Before that, the
     /// daemon puts back what it holds. That is for the worker itself: it makes the daemon no work
     /// meanwhile.
-    pub(super) fn hold_off(&self, worker: u16) -> MutexGuard<'_, Daemon> {
+    pub(super) fn hold_off(&self, worker: u16) -> MutexGuard<'_, SlabDaemon> {
         let daemon = self.daemons[usize::from(worker)].lock();
         let mut daemon = daemon.expect("nothing panics while it is held");
         daemon.rest();

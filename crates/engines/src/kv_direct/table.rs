@@ -29,7 +29,7 @@ pub struct KvDirect;
 
 /// The options of a table of kv-direct.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// The share of a worker's memory that is its index, between 0 and 1 (kv-direct §3.3.1).
     /// Entries that are longer than `inline_bytes`, or find no room in the index, lie in the rest.
@@ -269,6 +269,14 @@ impl Engine for KvDirect {
     }
 
     fn map(params: &TableParams, places: &[Place]) -> Result<Map, LayoutError> {
+        let Service { workers, window, sessions_per_node, request_bytes, reply_bytes, .. } =
+            params.service;
+        let item_max = params.value_bytes_max.saturating_add(1);
+        let least = super::service(workers, window, sessions_per_node, 0, item_max)?;
+        if request_bytes < least.request_bytes || reply_bytes < least.reply_bytes {
+            let text = "a table's slots have no room for an operation on its longest value";
+            return Err(LayoutError::Geometry(text.into()));
+        }
         let area = Area::new(params.service, params.nodes)?;
         let bases = places.iter().map(|(at, _)| *at).collect();
         let (partition, requests) =

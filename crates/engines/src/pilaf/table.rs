@@ -1,6 +1,6 @@
 //! A table of pilaf: its plan, and the places of its parts.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
 use loch_fabric::RemoteAddr;
@@ -30,7 +30,7 @@ pub struct Pilaf;
 
 /// The options of a table of pilaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Slots of its first index on each node; the index grows by itself. Default: one slot for
     /// every 1024 bytes of the table's memory.
@@ -104,9 +104,19 @@ fn mailboxes(service: Service, nodes: u16) -> Result<Mailboxes, LayoutError> {
 }
 
 /// The sizes of arena and index in a directory entry.
+/// Slots that an index may have.
+const INDEX_SLOTS: RangeInclusive<u64> = 8..=1 << 32;
+
 fn sizes_of(params: &TableParams) -> Result<(u64, u64), LayoutError> {
     match params.words {
-        [arena_bytes, index_slots, 0, 0, 0, 0] => Ok((arena_bytes, index_slots)),
+        [arena_bytes, index_slots, 0, 0, 0, 0]
+            if INDEX_SLOTS.contains(&index_slots)
+                && index_slots.is_power_of_two()
+                && arena_bytes.is_multiple_of(ARENA_OFFSET)
+                && arena_bytes / 2 >= index_slots * LINE_BYTES =>
+        {
+            Ok((arena_bytes, index_slots))
+        }
         _ => Err(LayoutError::Geometry("a table's arena cannot be".into())),
     }
 }
@@ -146,7 +156,8 @@ impl Engine for Pilaf {
         // Doubled until the index has at least the wanted slots: blocks are powers of two, and so
         // is the index.
         let wanted = options.index_slots.unwrap_or(arena_bytes / BYTES_PER_INDEX_SLOT);
-        let index_slots = wanted.clamp(8, 1 << 32).next_power_of_two();
+        let index_slots =
+            wanted.clamp(*INDEX_SLOTS.start(), *INDEX_SLOTS.end()).next_power_of_two();
         if arena_bytes / 2 < index_slots.saturating_mul(LINE_BYTES) || arena_bytes < 4 * value_max {
             return wrong(format!(
                 "of its memory {} are left for {index_slots} index slots and values of {}: give it \
@@ -167,6 +178,11 @@ impl Engine for Pilaf {
     }
 
     fn map(params: &TableParams, places: &[Place]) -> Result<Map, LayoutError> {
+        let Service { workers, request_bytes, .. } = params.service;
+        if workers != 1 || request_bytes == 0 {
+            let text = format!("pilaf has one worker with slots for requests, not {workers}");
+            return Err(LayoutError::Geometry(text));
+        }
         let mailed = MailedRequests::new(mailboxes(params.service, params.nodes)?, places);
         let (arena_bytes, index_slots) = sizes_of(params)?;
         let TableParams { value_bytes_max, seed, .. } = *params;

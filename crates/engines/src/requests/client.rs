@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, VerbCount};
 
-use super::counts::{Counts, Ways};
+use super::counts::{Counts, Paths};
 use super::layout::{RequestMap, WorkerId};
 use super::message::{Body, REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket, session_number};
 use super::path::{ReplyPath, RequestPath, Sent};
@@ -251,7 +251,8 @@ impl<P, R> Requester<P, R> {
         P: RequestPath<F>,
         R: ReplyPath<F>,
     {
-        if !P::BY_SEND {
+        let len = Ticket::new(self.client, self.session, &body).message_len();
+        if !self.requests.sends(fabric, len) {
             self.check_length(&body)?;
         }
         let until = fabric.now_us().saturating_add(self.timing.timeout_us);
@@ -353,7 +354,7 @@ impl<P, R> Requester<P, R> {
             let again = fabric.now_us().saturating_add(patience).min(until);
             if let Some(head) = self.reply_until(fabric, &ticket, expected, again, buf).await? {
                 let is_remote = slot.0.region() != self.home;
-                let ways = Ways { request: way, reply_by_send: R::BY_SEND, is_remote };
+                let ways = Paths { request: way, reply_by_send: R::BY_SEND, is_remote };
                 self.counts.count(&ticket, &head, ways);
                 return Ok(sort(line, head, ticket.worker != 0 && attempt > 0));
             }
@@ -450,7 +451,7 @@ impl<P, R> Requester<P, R> {
             return Ok(());
         }
         if key.len() > room {
-            return Err(EngineError::KeyTooLong { len: key.len() });
+            return Err(EngineError::KeyTooLong { len: key.len(), max: room });
         }
         Err(EngineError::ValueTooLong { len: value as u64, max: (room - key.len()) as u64 })
     }

@@ -23,7 +23,7 @@ pub struct Counts {
 
 /// How a request and its reply travelled.
 #[derive(Clone, Copy)]
-pub(super) struct Ways {
+pub(super) struct Paths {
     pub request: Sent,
     pub reply_by_send: bool,
     /// Whether the worker is on another node.
@@ -44,7 +44,7 @@ impl Counts {
     /// Counts the verbs that the fabric did not: SENDs, the reply, and the round trip if the client
     /// did not wait for the request to arrive. A store into the node's own memory is not a verb.
     #[inline]
-    pub(super) fn count(&self, ticket: &Ticket, head: &ReplyHead, ways: Ways) {
+    pub(super) fn count(&self, ticket: &Ticket, head: &ReplyHead, ways: Paths) {
         self.answered.set(self.answered.get() + 1);
         let was_sent = ways.request == Sent::Datagram;
         let is_stored = !ways.is_remote;

@@ -49,14 +49,8 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
             h_service.sessions_per_node.saturating_sub(1).into(),
             w_service.sessions_per_node.saturating_sub(1).into(),
         ),
-        number(
-            "bytes of a request",
-            h_service.request_bytes.into(),
-            w_service.request_bytes.into(),
-        ),
-        number("bytes of a reply", h_service.reply_bytes.into(), w_service.reply_bytes.into()),
-        number("replies", h_service.replies.into(), w_service.replies.into()),
         fact("memory", memory(have), memory(want)),
+        number("value_max", h.value_bytes_max, w.value_bytes_max),
     ];
     let own = |entry| EngineId::of(entry).map(|engine| engine.facts(&entry.params));
     // Tables of different engines have no other fields in common.
@@ -66,7 +60,13 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
     let options = |words: &_| format!("{words:?}");
     facts.push(fact("options of its engine", options(&h.words), options(&w.words)));
     facts.extend([
-        number("value_max", h.value_bytes_max, w.value_bytes_max),
+        number(
+            "bytes of a request",
+            h_service.request_bytes.into(),
+            w_service.request_bytes.into(),
+        ),
+        number("bytes of a reply", h_service.reply_bytes.into(), w_service.reply_bytes.into()),
+        number("replies", h_service.replies.into(), w_service.replies.into()),
         number("nodes", h.nodes.into(), w.nodes.into()),
         number("hash seed", h.seed, w.seed),
     ]);

@@ -23,7 +23,7 @@ use super::baseline::{Baseline, Owners, Place, Thread, check_datagrams, requests
 use super::server::{Execute, Server};
 
 /// The verbs that carry requests and replies.
-pub trait Ways: 'static {
+pub trait EchoPaths: 'static {
     /// The variant's name.
     const NAME: &'static str;
     /// By SEND, or by WRITE.
@@ -51,7 +51,7 @@ pub struct WriteWrite;
 /// Requests by WRITE, replies by SEND, as HERD has them.
 pub struct WriteSend;
 
-impl Ways for SendSend {
+impl EchoPaths for SendSend {
     const NAME: &'static str = "echo-send-send";
     const REQUESTS_BY_SEND: bool = true;
     const REPLIES_BY_SEND: bool = true;
@@ -67,7 +67,7 @@ impl Ways for SendSend {
     }
 }
 
-impl Ways for WriteWrite {
+impl EchoPaths for WriteWrite {
     const NAME: &'static str = "echo-write-write";
     const REQUESTS_BY_SEND: bool = false;
     const REPLIES_BY_SEND: bool = false;
@@ -83,7 +83,7 @@ impl Ways for WriteWrite {
     }
 }
 
-impl Ways for WriteSend {
+impl EchoPaths for WriteSend {
     const NAME: &'static str = "echo-write-send";
     const REQUESTS_BY_SEND: bool = false;
     const REPLIES_BY_SEND: bool = true;
@@ -108,7 +108,7 @@ pub struct Echo<W> {
 }
 
 /// A client.
-pub struct Client<F: Thread, W: Ways> {
+pub struct Client<F: Thread, W: EchoPaths> {
     fabric: F,
     owners: Owners,
     requester: Requester<W::Requests<F>, W::Replies<F>>,
@@ -120,7 +120,7 @@ pub struct Reflector {
     value: Vec<u8>,
 }
 
-impl<W: Ways> Baseline for Echo<W> {
+impl<W: EchoPaths> Baseline for Echo<W> {
     type Client<F: Thread> = Client<F, W>;
     type Server<F: Thread> = Server<F, Reflector>;
     const REPLIES_BY_SEND: bool = W::REPLIES_BY_SEND;
@@ -180,7 +180,7 @@ impl<F: Thread> Execute<F> for Reflector {
 }
 
 /// Only GET and PUT.
-impl<F: Thread, W: Ways> Kv for Client<F, W> {
+impl<F: Thread, W: EchoPaths> Kv for Client<F, W> {
     type Fabric = F;
 
     fn fabric(&self) -> &F {

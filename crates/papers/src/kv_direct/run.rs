@@ -9,7 +9,7 @@ use loch_engines::kv_direct::item::Item;
 use loch_engines::kv_direct::key::KeyHash;
 use loch_engines::kv_direct::packet::Cursor;
 use loch_engines::kv_direct::processor::{Pipeline, Processor, Settings};
-use loch_engines::kv_direct::slab::Daemon;
+use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::Storage;
 use loch_engines::kv_direct::timed::Timed;
 use loch_engines::lines::Line;
@@ -100,7 +100,7 @@ async fn fill(setup: &Setup, chip: &Chip) -> CardProcessor {
     let host = Timed::new(vec![Line::ZERO; lines as usize], chip.clone());
     let dram_lines = (lines / LINES_PER_DRAM_LINE).max(1);
     let memory = Dispatcher::new(host, chip.dram(dram_lines), setup.ratio);
-    let mut daemon = Daemon::new(pools.clone());
+    let mut daemon = SlabDaemon::new(pools.clone());
     let storage = Storage::new(memory, &plan, pools);
     let (mut item, value) = (Item::default(), vec![0; workload.value_bytes]);
     for rank in 0..workload.keys {

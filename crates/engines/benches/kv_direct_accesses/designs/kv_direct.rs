@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loch_engines::kv_direct::item::Item;
 use loch_engines::kv_direct::key::KeyHash;
 use loch_engines::kv_direct::operation::Failure;
-use loch_engines::kv_direct::slab::Daemon;
+use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Lookup, Options, Plan, Storage};
 use loch_engines::lines::{Counts, HostMemory, LINE_BYTES};
 use loch_fabric::lanes::block_on;
@@ -21,7 +21,7 @@ const TURNS_MAX: u32 = 1 << 20;
 /// The table.
 pub struct KvDirect {
     storage: Storage<Memory>,
-    daemon: Daemon,
+    daemon: SlabDaemon,
     seed: u64,
     item: Item,
     operations: u32,
@@ -35,7 +35,7 @@ impl KvDirect {
     pub fn new(options: &Options, seed: u64) -> Self {
         let plan = Plan::new(options).expect("options are in range");
         let pools = plan.pools();
-        let daemon = Daemon::new(Arc::clone(&pools));
+        let daemon = SlabDaemon::new(Arc::clone(&pools));
         let storage = Storage::new(zeroed(plan.lines()), &plan, pools);
         Self { storage, daemon, seed, item: Item::new(), operations: 0 }
     }

@@ -69,6 +69,11 @@ impl Plan {
         BUCKET_WORDS + self.index_words() + data
     }
 
+    /// Bytes of the log or heap.
+    pub fn data_bytes(&self) -> u64 {
+        u64::from(self.data_grains) * GRAIN_BYTES
+    }
+
     /// Words of the index.
     pub(super) fn index_words(&self) -> usize {
         (self.buckets as usize + self.spare_buckets as usize) * BUCKET_WORDS

@@ -54,7 +54,7 @@ enum Stage {
 ///
 /// When dropped, it puts back all slabs that it has taken.
 #[derive(Debug)]
-pub struct Daemon {
+pub struct SlabDaemon {
     pools: Arc<Pools>,
     /// By small class: with fewer slabs than this its stack is low.
     low: [u64; Class::CACHED],
@@ -69,7 +69,7 @@ pub struct Daemon {
     batch: Vec<Slab>,
 }
 
-impl Daemon {
+impl SlabDaemon {
     /// The only daemon of `pools`.
     pub fn new(pools: Arc<Pools>) -> Self {
         let most = u64::from(pools.places() / Class::LARGEST_CACHED.places()) / POOL_SHARE;
@@ -294,7 +294,7 @@ impl Merge {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for SlabDaemon {
     fn drop(&mut self) {
         let Some(mut merge) = self.merge.take() else { return };
         let first = match merge.stage {

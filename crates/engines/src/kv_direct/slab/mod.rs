@@ -8,10 +8,10 @@
 //! takes place. The two stacks exchange slabs a batch at a time: these are the allocator's only
 //! accesses to host memory.
 //!
-//! The [`Daemon`] on the host works at the other end of the host's stacks. It keeps the stacks of
-//! small slabs from running low by splitting larger slabs. It merges small slabs lazily, when many
-//! are free: it sorts them by place and looks for neighbours. There are no headers, and there is no
-//! bitmap: a free slab is known by its entry in a stack, a used slab only to its user.
+//! The [`SlabDaemon`] on the host works at the other end of the host's stacks. It keeps the stacks
+//! of small slabs from running low by splitting larger slabs. It merges small slabs lazily, when
+//! many are free: it sorts them by place and looks for neighbours. There are no headers, and there
+//! is no bitmap: a free slab is known by its entry in a stack, a used slab only to its user.
 //!
 //! ```text
 //!  processor                    host
@@ -54,6 +54,6 @@ mod tests;
 mod traffic;
 
 pub use class::{Class, PLACE_BYTES, PLACES_MAX, Place, Slab};
-pub use daemon::Daemon;
+pub use daemon::SlabDaemon;
 pub use pools::Pools;
 pub use slabs::Slabs;

@@ -40,13 +40,13 @@ impl Side {
 }
 
 /// The free slabs of one processor that are not in the processor's hands: shared by its [`Slabs`]
-/// and its [`Daemon`].
+/// and its [`SlabDaemon`].
 ///
 /// It takes 4 bytes of host memory for each free slab, out of an address range of a quarter of the
 /// managed memory. The operating system provides the bytes at their first use.
 ///
 /// [`Slabs`]: super::Slabs
-/// [`Daemon`]: super::Daemon
+/// [`SlabDaemon`]: super::SlabDaemon
 #[derive(Debug)]
 pub struct Pools {
     processor: Side,

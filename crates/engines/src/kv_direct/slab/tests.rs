@@ -19,7 +19,7 @@ const TURNS_MAX: usize = 1_000_000;
 struct Rig {
     memory: Near<Vec<Line>>,
     slabs: Slabs,
-    daemon: Daemon,
+    daemon: SlabDaemon,
     /// The class of each used slab, by its first place.
     used: BTreeMap<u32, Class>,
     first: u32,
@@ -30,7 +30,7 @@ impl Rig {
     fn new(first: u32, places: u32, largest: u8) -> Self {
         let end = first + places;
         let pools = Pools::new(first..end, Class::new(largest).expect("a class"));
-        let (slabs, daemon) = (Slabs::new(pools.clone()), Daemon::new(pools));
+        let (slabs, daemon) = (Slabs::new(pools.clone()), SlabDaemon::new(pools));
         Self { memory: Near::new(Vec::new()), slabs, daemon, used: BTreeMap::new(), first, end }
     }
 
@@ -233,7 +233,7 @@ fn whoever_is_dropped_hands_back_what_it_had() {
         rig.allocate_once(class(14));
         rig.turns(turns % 12);
         let pools = rig.slabs.pools().clone();
-        rig.daemon = Daemon::new(pools.clone());
+        rig.daemon = SlabDaemon::new(pools.clone());
         rig.slabs = Slabs::new(pools);
     }
     rig.audit();
@@ -376,7 +376,7 @@ fn shifting_sizes_costs_little() {
 #[allow(clippy::disallowed_methods, reason = "a race needs another thread")]
 fn both_sides_work_at_the_same_time() {
     let mut rig = Rig::new(77, 1 << 16, 16);
-    let daemon = Daemon::new(rig.slabs.pools().clone());
+    let daemon = SlabDaemon::new(rig.slabs.pools().clone());
     let mut daemon = std::mem::replace(&mut rig.daemon, daemon);
     let is_over = AtomicBool::new(false);
     let turns = std::thread::scope(|scope| {

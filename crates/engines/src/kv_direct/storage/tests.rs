@@ -9,7 +9,7 @@ use super::{Options, Plan, Storage};
 use crate::kv_direct::item::Item;
 use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::operation::Failure;
-use crate::kv_direct::slab::Daemon;
+use crate::kv_direct::slab::SlabDaemon;
 use crate::lines::{Counts, HostMemory, LINE_BYTES, Line, Near, Purpose};
 
 const SEED: u64 = 11;
@@ -294,7 +294,7 @@ fn a_full_table_keeps_what_it_has() {
         known.iter().skip(1).take(8).for_each(|key| table.delete(key));
         // Room for an inline entry in one bucket is not room in another.
         if value_len > 50 {
-            let mut daemon = Daemon::new(table.storage.slabs().pools().clone());
+            let mut daemon = SlabDaemon::new(table.storage.slabs().pools().clone());
             table.put(&refused, &value).ok();
             assert!((0..10_000).any(|_| !daemon.turn()), "the daemon is done at some time");
             table.put(&refused, &value).unwrap();

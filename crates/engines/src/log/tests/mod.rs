@@ -8,13 +8,16 @@ use proptest::prelude::*;
 
 const TABLE: u64 = 77;
 
-type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
 fn policy() -> Policy {
     Policy { write_us: 0, sync_us: 0, ..Policy::default() }
 }
 
-fn open_with(disk: &MemoryStorage, policy: Policy) -> Result<(Log<MemoryStorage>, Told), LogError> {
+fn open_with(
+    disk: &MemoryStorage,
+    policy: Policy,
+) -> Result<(Log<MemoryStorage>, Changes), LogError> {
     let mut told = Vec::new();
     let (log, found) = recover(disk.clone(), TABLE, policy, |one| {
         let value = match one.change {
@@ -28,7 +31,7 @@ fn open_with(disk: &MemoryStorage, policy: Policy) -> Result<(Log<MemoryStorage>
     Ok((log, told))
 }
 
-fn open(disk: &MemoryStorage) -> Result<(Log<MemoryStorage>, Told), LogError> {
+fn open(disk: &MemoryStorage) -> Result<(Log<MemoryStorage>, Changes), LogError> {
     open_with(disk, policy())
 }
 
@@ -48,7 +51,7 @@ fn append(log: &mut Log<MemoryStorage>, number: u64) -> Result<u64, LogError> {
     log.append(Op::Change { key: &key, change }, number)
 }
 
-fn changes(numbers: std::ops::Range<u64>) -> Told {
+fn changes(numbers: std::ops::Range<u64>) -> Changes {
     numbers.map(change).collect()
 }
 
@@ -85,7 +88,7 @@ fn what_was_appended_is_told_and_the_log_goes_on() {
 fn a_torn_tail_is_cut_off_wherever_it_is_torn() {
     let (disk, segment) = ten_and_ten();
     let len = disk.len(segment);
-    let mut before = Told::new();
+    let mut before = Changes::new();
     for cut in HEADER_BYTES..=len {
         let (disk, segment) = ten_and_ten();
         disk.truncate(segment, cut);
@@ -318,8 +321,8 @@ fn nor_is_a_segment_whose_seal_could_not_be_written() {
 fn a_snapshot_whose_end_could_not_be_written_replaces_nothing() {
     let mut disk = MemoryStorage::default();
     let (mut log, _) = open(&disk).unwrap();
-    let (mut told, mut next) = (Told::new(), 0);
-    let change_some = |log: &mut Log<MemoryStorage>, told: &mut Told, next: &mut u64| {
+    let (mut told, mut next) = (Changes::new(), 0);
+    let change_some = |log: &mut Log<MemoryStorage>, told: &mut Changes, next: &mut u64| {
         for _ in 0..10 {
             append(log, *next).unwrap();
             told.push(change(*next));
@@ -354,7 +357,7 @@ fn a_snapshot_whose_end_could_not_be_written_replaces_nothing() {
 }
 
 /// A model of the whole table: the state after each record.
-fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+fn state(changes: &Changes) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
     let mut state = std::collections::BTreeMap::new();
     for (key, value) in changes {
         match value {
@@ -366,7 +369,11 @@ fn state(changes: &Told) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 /// Writes a snapshot, with changes in between. Returns whether it was finished.
-fn snapshot(log: &mut Log<MemoryStorage>, told: &mut Told, next: &mut u64) -> Result<(), LogError> {
+fn snapshot(
+    log: &mut Log<MemoryStorage>,
+    told: &mut Changes,
+    next: &mut u64,
+) -> Result<(), LogError> {
     let mut snapshot = log.begin_snapshot(0)?;
     for key in 0..5 {
         let name = format!("key {key}").into_bytes();
@@ -386,7 +393,7 @@ fn snapshot(log: &mut Log<MemoryStorage>, told: &mut Told, next: &mut u64) -> Re
 fn a_snapshot_takes_the_place_of_what_was_before() {
     let mut disk = MemoryStorage::default();
     let (mut log, _) = open_with(&disk, Policy { segment_bytes: 700, ..policy() }).unwrap();
-    let (mut told, mut next) = (Told::new(), 0);
+    let (mut told, mut next) = (Changes::new(), 0);
     for _ in 0..4 {
         for _ in 0..30 {
             append(&mut log, next).unwrap();
@@ -417,7 +424,7 @@ proptest! {
         sync_looks in 0u32..4,
     ) {
         let disk = MemoryStorage::default();
-        let (mut told, mut next) = (Told::new(), 0);
+        let (mut told, mut next) = (Changes::new(), 0);
         for (appends, power, compact_at, seed) in lives {
             let (log, recovered) = open_with(&disk, Policy { segment_bytes, ..policy() })
                 .map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -478,7 +485,7 @@ proptest! {
         } else {
             DiskFaults { syncs_left: Some(syncs_left), ..none }
         });
-        let (mut told, mut next, mut durable) = (Told::new(), 0, 0);
+        let (mut told, mut next, mut durable) = (Changes::new(), 0, 0);
         loop {
             let step = append(&mut log, next).and_then(|_| {
                 told.push(change(next));
@@ -522,7 +529,7 @@ proptest! {
     ) {
         let (disk, none) = (MemoryStorage::default(), DiskFaults::default());
         let policy = Policy { segment_bytes, ..policy() };
-        let (mut told, mut durable, mut next) = (Told::new(), 0, 0);
+        let (mut told, mut durable, mut next) = (Changes::new(), 0, 0);
         for (left, steps, which, [early, refuses, power], seed) in lives {
             let faults = match which {
                 0 => DiskFaults { appends_left: Some(left), ..none },

@@ -116,7 +116,7 @@ fn the_next_process_knows_how_much_of_the_log_a_snapshot_would_replace() {
     let small = Policy { segment_bytes: 600, ..policy() };
     let mut disk = MemoryStorage::default();
     let (mut log, _) = open_with(&disk, small).unwrap();
-    let (mut told, mut next) = (Told::new(), 0);
+    let (mut told, mut next) = (Changes::new(), 0);
     for appends in [40, 10] {
         for _ in 0..appends {
             append(&mut log, next).unwrap();
@@ -466,7 +466,7 @@ fn made(segments: &[Made<'_>]) -> MemoryStorage {
 const A: Op<'_> = Op::Change { key: b"a", change: Change::Delete };
 const B: Op<'_> = Op::Change { key: b"b", change: Change::Delete };
 
-fn told(keys: &[&[u8]]) -> Told {
+fn told(keys: &[&[u8]]) -> Changes {
     keys.iter().map(|key| (key.to_vec(), None)).collect()
 }
 
