@@ -20,7 +20,8 @@ use crate::output;
 /// Show Loch at work: three nodes and two clients on this host, compared with memcached and Redis
 ///
 /// Loads 300,000 records, runs YCSB's workload B on nessie, on memcached, Redis and LMDB if they
-/// are installed, and on every other engine of this build. Takes about half a minute and leaves nothing behind.
+/// are installed, and on every other engine of this build. Takes about half a minute and leaves
+/// nothing behind.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Records loaded before each measurement

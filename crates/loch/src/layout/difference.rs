@@ -50,12 +50,12 @@ pub(crate) fn table_facts(have: &TableEntry, want: &TableEntry) -> Vec<Differenc
             w_service.sessions_per_node.saturating_sub(1).into(),
         ),
         fact("memory", memory(have), memory(want)),
-        number("value_max", h.value_bytes_max, w.value_bytes_max),
     ];
     let own = |entry| EngineId::of(entry).map(|engine| engine.facts(&entry.params));
     // Tables of different engines have no other fields in common.
     let both = own(have).into_iter().flatten().zip(own(want).into_iter().flatten());
     facts.extend(both.map(|((field, have), (_, want))| fact(field, have, want)));
+    facts.push(number("value_max", h.value_bytes_max, w.value_bytes_max));
     // An engine may list some of its facts, or none.
     let options = |words: &_| format!("{words:?}");
     facts.push(fact("options of its engine", options(&h.words), options(&w.words)));
