@@ -104,8 +104,8 @@ fn mailboxes(service: Service, nodes: u16) -> Result<Mailboxes, LayoutError> {
 }
 
 /// The sizes of arena and index in a directory entry.
-/// Slots that an index may have.
-const INDEX_SLOTS: RangeInclusive<u64> = 8..=1 << 32;
+/// Slots that an index may have: more than the candidates of a key.
+const INDEX_SLOTS: RangeInclusive<u64> = 4..=1 << 32;
 
 fn sizes_of(params: &TableParams) -> Result<(u64, u64), LayoutError> {
     match params.words {
@@ -156,8 +156,7 @@ impl Engine for Pilaf {
         // Doubled until the index has at least the wanted slots: blocks are powers of two, and so
         // is the index.
         let wanted = options.index_slots.unwrap_or(arena_bytes / BYTES_PER_INDEX_SLOT);
-        let index_slots =
-            wanted.clamp(*INDEX_SLOTS.start(), *INDEX_SLOTS.end()).next_power_of_two();
+        let index_slots = wanted.clamp(8, *INDEX_SLOTS.end()).next_power_of_two();
         if arena_bytes / 2 < index_slots.saturating_mul(LINE_BYTES) || arena_bytes < 4 * value_max {
             return wrong(format!(
                 "of its memory {} are left for {index_slots} index slots and values of {}: give it \
