@@ -11,7 +11,7 @@ use loch_engines::epoch::Session;
 use loch_engines::herd::RequestWay;
 use loch_engines::lines::{Line, Near};
 use loch_engines::log::{Logging, MemoryStorage, Policy};
-use loch_engines::nessie::slab::Chunk;
+use loch_engines::nessie::{self, slab::Chunk};
 use loch_engines::net::{Access, CacheLimits, Connect, Net};
 use loch_engines::operation::{Conditional, Expect, Operation, PutOptions};
 use loch_engines::region::TableEntry;
@@ -310,13 +310,50 @@ impl Rig {
         answer.get().expect("it was answered")
     }
 
+    /// Starts a client that knows the worker.
+    fn start_client(
+        &self,
+        work: impl AsyncFnOnce(&Client<SimNet>) + 'static,
+    ) -> loch_fabric::sim::ProcessId {
+        let process = self.world.add_process(NODE);
+        let (endpoint, map) = (self.world.endpoint(process), self.map.clone());
+        let session = self.next_session();
+        self.world.start(process, async move {
+            let (timing, cache) = (Timing::default(), CacheLimits::default());
+            let access = Access { session, node: 0, timing, cache, batch: 1 };
+            let Ok(client) = Client::<SimNet>::open(&map, access, Connector(endpoint));
+            work(&client).await;
+        });
+        process
+    }
+
+    fn next_session(&self) -> Session {
+        let incarnation = self.orders.client.get() + 1;
+        self.orders.client.set(incarnation);
+        Session::new(NODE, CLIENT, incarnation)
+    }
+
+    /// Whether a key of a table of nessie's has a value, read without workers.
+    fn holds(&self, key: &'static [u8]) -> bool {
+        let process = self.world.add_process(NODE);
+        let (endpoint, session) = (self.world.endpoint(process), self.next_session());
+        let table = self.map.nessie().expect("nessie's layout").clone();
+        let found = Rc::new(Cell::new(None));
+        let told = found.clone();
+        self.world.start(process, async move {
+            let cache = CacheLimits::default();
+            let client = nessie::Client::new(endpoint, table, session, cache, 1_000_000);
+            told.set(Some(client.contains(key).await.expect("its memory is there")));
+        });
+        self.step_until(|| found.get().is_some());
+        found.get().expect("it was found out")
+    }
+
     /// SENDs a packet of operations, and returns the error.
     fn ask_packed(&self, is_read: bool) -> EngineError {
         let process = self.world.add_process(NODE);
         let endpoint = self.world.endpoint(process);
-        let incarnation = self.orders.client.get() + 1;
-        self.orders.client.set(incarnation);
-        let session = Session::new(NODE, CLIENT, incarnation);
+        let session = self.next_session();
         let map = self.map.requests().expect("it has workers").clone();
         let refused = Rc::new(RefCell::new(None));
         let told = refused.clone();
@@ -395,4 +432,35 @@ fn workers_that_take_no_packets_refuse_them_and_go_on() {
         asked += 1;
     }
     assert!(asked >= 3, "herd, pilaf and the example");
+}
+
+/// A worker that has to end finishes the operations that it has begun, and answers them: no client
+/// is left without an answer to a PUT that took effect. The worker is stopped at each moment.
+#[test]
+fn a_worker_that_ends_answers_what_it_has_begun() {
+    let (mut unanswered, mut steps) = (0, 0);
+    loop {
+        let rig = Rig::start(EngineId::NessieServer);
+        assert!(rig.ask());
+        let put = rig.start_client(async |client| {
+            let put = Operation::Put { value: VALUE, options: PUT };
+            assert!(client.execute(b"other", put).await.is_ok());
+        });
+        (0..steps).for_each(|_| assert!(rig.world.step()));
+        let was_answered = rig.world.has_ended(put);
+        rig.orders.stops.set(true);
+        rig.step_until(|| rig.world.has_ended(rig.worker));
+        // An answer that is under way arrives.
+        let until = rig.world.now_ns() + 1_000_000;
+        while rig.world.now_ns() < until && rig.world.step() {}
+        let is_answered = rig.world.has_ended(put);
+        rig.world.kill(put);
+        assert!(is_answered || !rig.holds(b"other"), "after {steps} steps");
+        if was_answered {
+            break;
+        }
+        unanswered += u32::from(!is_answered);
+        steps += 1;
+    }
+    assert!(unanswered > 0 && steps > unanswered, "{unanswered} of {steps}");
 }

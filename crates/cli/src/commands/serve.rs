@@ -13,6 +13,7 @@ use signal_hook::iterator::Signals;
 
 use crate::outcome::{Answer, FAILED, Usage};
 use crate::output;
+use crate::size::rounded;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -221,10 +222,11 @@ fn stop_signals(signals: &[c_int]) -> std::io::Result<Signals> {
 fn ready_line(config: &NodeConfig, node: &Node) -> String {
     let tables: Vec<&str> = config.tables.iter().map(|table| table.name.as_str()).collect();
     format!(
-        "node {:?} is ready at {}: {} in {} pages, {} {}, tables {}",
+        "node {:?} is ready at {}: {}, {} of it in {} pages, {} {}, tables {}",
         config.name,
         node.socket().display(),
         config.memory,
+        rounded(node.region_bytes()),
         match node.pages() {
             Pages::Huge => "huge",
             Pages::Base => "base",

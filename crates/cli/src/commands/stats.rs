@@ -17,7 +17,11 @@ Examples:
   loch stats
   loch stats --json | jq '.tables[].usage[] | {node, entries, entry_bytes}'
 
-Entries are counted by looking at all of them: seconds for hundreds of millions.";
+Entries are counted by looking at all of them: seconds for hundreds of millions.
+
+The columns of a table's part of a node: IN USE, the bytes of its entries; IN SLABS, of the slabs
+that hold them; OF DATA, of all memory for values; INDEX, of its index. LEASED slabs belong to
+clients; clients that died have LEFT slabs, which others take over.";
 
 /// Show the cluster: its nodes, its tables, and how their memory is used
 #[derive(Debug, Args)]

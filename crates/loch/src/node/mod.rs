@@ -209,6 +209,11 @@ impl Node {
         self.pages
     }
 
+    /// Bytes of the node's region. Some engines keep values in the process's own memory besides.
+    pub fn region_bytes(&self) -> u64 {
+        self.services.as_ref().map_or(0, |services| services.own.header.region_bytes)
+    }
+
     /// Returns a watch that tells when a worker of the node has failed. From then on the node
     /// serves no client, and has to be stopped.
     pub fn watch(&self) -> NodeWatch {
