@@ -232,7 +232,7 @@ fn stop(seconds: Option<f64>, ops: Option<u64>, fabric: Fabric) -> Result<Stop, 
 /// Checks that an open loop is possible.
 fn check_rate(rate: Rate, spec: &Spec) -> Result<(), BenchError> {
     let problem = if spec.fabric == Fabric::Sim {
-        "a rate needs real time, which --fabric sim does not have: drop one of them"
+        "it needs real time, which --fabric sim does not have: drop it, or --fabric sim"
     } else if rate.is_rest() && matches!(spec.stop, Stop::Ops(_)) {
         "at rest there are no operations to count: give --seconds in the place of --ops"
     } else {
