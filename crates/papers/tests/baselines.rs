@@ -88,7 +88,7 @@ fn what_a_baseline_cannot_do_is_refused() {
     for (options, word) in [
         ("--baseline farm-em --fabric verbs", "--fabric verbs"),
         ("--baseline pilaf-vo --fabric sim --client-hosts 1", "pilaf-vo"),
-        ("--baseline farm-em,pilaf-vo --workers 2", "one server"),
+        ("--baseline farm-em,pilaf-vo --workers 2", "one worker"),
         ("--baseline farm-em --batch 4", "--batch"),
         ("--baseline herd", "farm-em"),
         ("--fabric sim", "--baseline"),
