@@ -597,6 +597,8 @@ mod tests {
         changed("kv-direct", |params| params.service.request_bytes = 0);
         changed("kv-direct", |params| params.service.request_bytes = 128);
         changed("kv-direct", |params| params.service.reply_bytes = 0);
+        changed("nessie-server", |params| params.service.request_bytes = 0);
+        changed("nessie-server", |params| params.service.reply_bytes = 0);
     }
 
     #[test]
@@ -621,6 +623,12 @@ mod tests {
                 let service = Service { sessions_per_node: 129, ..plan.params.service };
                 let params = TableParams { service, ..plan.params };
                 assert!(parsed(&entry(engine, plan.bytes, params)).is_err(), "{name}");
+                for (slots, fit) in [(128, true), (129, false)] {
+                    let wide = Room { slots, share: 64 << 20, ..room(1) };
+                    let plan = options.plan(&wide).expect(name);
+                    let parsed = parsed(&entry(engine, plan.bytes, plan.params));
+                    assert_eq!(parsed.is_ok(), fit, "{name}: the node has 128 session slots");
+                }
             }
             let service = match engine.needs().workers {
                 true => Service::default(),
