@@ -99,13 +99,9 @@ impl<'a> Crate<'a> {
         let mut found = Vec::new();
         for (module, file) in &self.files {
             for path in file.rust.iter().flat_map(RustSource::product_paths) {
-                let Some(([.., last], "*")) =
-                    path.segments.split_last().map(|(star, of)| (of, star.as_str()))
-                else {
-                    continue;
-                };
+                let Some((star, of)) = path.segments.split_last() else { continue };
+                let Some(last) = of.last().filter(|_| star == "*") else { continue };
                 let from = [&module[..], &path.within].concat();
-                let of = &path.segments[..path.segments.len() - 1];
                 // The names of an enum's variants are no module's.
                 let is_module = |to: &Module| {
                     ["crate", "self", "super"].contains(&last.as_str()) || to.last() == Some(last)

@@ -142,41 +142,6 @@ macro_rules! engines {
         }
 
         impl Map {
-            /// The map of the table that the directory lists as `entry` and that begins at
-            /// `places`: see [`Engine::map`].
-            ///
-            /// # Errors
-            /// [`LayoutError::Geometry`] if the entry's parts do not make a table of its engine
-            /// with exactly this number of bytes.
-            pub fn of(entry: &TableEntry, places: &[Place]) -> Result<Self, LayoutError> {
-                let wrong = |what: String| LayoutError::Geometry(what);
-                let engine = EngineId::of(entry);
-                let engine = engine.ok_or_else(|| wrong("a table's engine is unknown".into()))?;
-                let map = Self::new(engine, &entry.params, places)?;
-                let params = &entry.params;
-                let has_shape = (params.shape_head, params.shape) != Default::default();
-                if has_shape && map.nessie().is_none() {
-                    return Err(wrong("a table has a shape, and its engine has none".into()));
-                }
-                let Service { request_bytes, reply_bytes, .. } = params.service;
-                let max = params.value_bytes_max;
-                let both = engine.needs().key_and_value_bytes_max;
-                if both.is_some_and(|both| max >= both as u64) {
-                    return Err(wrong(format!("values of {max} bytes, longer than messages")));
-                }
-                if request_bytes != 0 && u64::from(request_bytes) < max {
-                    return Err(wrong(format!("slots of {request_bytes} bytes, values of {max}")));
-                }
-                if map.mailed().is_some() && reply_bytes != 0 {
-                    return Err(wrong("a table has slots for replies that are sent".into()));
-                }
-                if map.bytes() != entry.bytes {
-                    let (has, takes) = (entry.bytes, map.bytes());
-                    return Err(wrong(format!("a table has {has} bytes and takes {takes}")));
-                }
-                Ok(map)
-            }
-
             /// As [`Engine::map`].
             ///
             /// # Errors
@@ -434,6 +399,47 @@ engines! {
 }
 
 impl Map {
+    /// The map of the table that the directory lists as `entry` and that begins at `places`: see
+    /// [`Engine::map`].
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] if the entry's parts do not make a table of its engine with
+    /// exactly this number of bytes.
+    pub fn of(entry: &TableEntry, places: &[Place]) -> Result<Self, LayoutError> {
+        let engine = EngineId::of(entry)
+            .ok_or_else(|| LayoutError::Geometry("a table's engine is unknown".into()))?;
+        let map = Self::new(engine, &entry.params, places)?;
+        map.check(&entry.params)?;
+        if map.bytes() != entry.bytes {
+            let (has, takes) = (entry.bytes, map.bytes());
+            let text = format!("a table has {has} bytes and takes {takes}");
+            return Err(LayoutError::Geometry(text));
+        }
+        Ok(map)
+    }
+
+    /// Checks what holds of the parameters that every engine plans.
+    fn check(&self, params: &TableParams) -> Result<(), LayoutError> {
+        let wrong = |what: String| Err(LayoutError::Geometry(what));
+        let has_shape = (params.shape_head, params.shape) != Default::default();
+        if has_shape && self.nessie().is_none() {
+            return wrong("a table has a shape, and its engine has none".into());
+        }
+        let max = params.value_bytes_max;
+        let both = self.engine().needs().key_and_value_bytes_max;
+        if both.is_some_and(|both| max >= both as u64) {
+            return wrong(format!("values of {max} bytes, longer than messages"));
+        }
+        let Service { request_bytes, reply_bytes, .. } = params.service;
+        if request_bytes != 0 && u64::from(request_bytes) < max {
+            return wrong(format!("slots of {request_bytes} bytes, values of {max}"));
+        }
+        if self.mailed().is_some() && reply_bytes != 0 {
+            return wrong("a table has slots for replies that are sent".into());
+        }
+        Ok(())
+    }
+
     /// Bytes of the table's requests, replies and mailboxes on each node.
     pub fn request_bytes(&self) -> u64 {
         match self.mailed() {

@@ -119,8 +119,8 @@ impl<F: Fabric> Client<F> {
             return Err(EngineError::KeyEmpty);
         }
         let room = self.request_room - OPERATION_BYTES;
-        if key.len() > KEY_BYTES_MAX.min(room) {
-            let max = KEY_BYTES_MAX.min(room);
+        let max = KEY_BYTES_MAX.min(room);
+        if key.len() > max {
             return Err(EngineError::KeyTooLong { len: key.len(), max });
         }
         let len = action.bytes().len() as u64;

@@ -57,16 +57,9 @@ fn changes(numbers: std::ops::Range<u64>) -> Changes {
 
 /// The disk after ten durable changes and, in the same segment, ten changes that are only written.
 fn ten_and_ten() -> (MemoryStorage, u64) {
-    let disk = MemoryStorage::default();
-    let (mut log, _) = open(&disk).unwrap();
-    for number in 0..20 {
-        append(&mut log, number).unwrap();
-        if number == 9 {
-            log.sync(0).unwrap();
-        }
-    }
-    log.turn(1_000).unwrap();
-    disk.kill();
+    let disk = ten_and_ten_of_the_dead(|_, log| {
+        log.turn(1_000).unwrap();
+    });
     (disk, 1)
 }
 
