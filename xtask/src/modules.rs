@@ -1,11 +1,12 @@
 //! The modules of each crate, and the uses between them.
 //!
 //! The paths that files import or write out show the uses; names that modules re-export are
-//! followed. Tests do not count: code that is built only for tests may use any module.
+//! followed. A file that a `#[path]` leads to is the module that it is declared as. Tests do not
+//! count: code that is built only for tests may use any module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::rust_source::RustSource;
+use crate::rust_source::{DeclaredModule, RustSource};
 use crate::tree::{File, Tree};
 
 /// A module's path inside its crate; empty for its root.
@@ -51,7 +52,48 @@ fn crates(tree: &Tree) -> BTreeMap<&str, Vec<(Module, &File)>> {
             crates.entry(root).or_default().push((module_of(path), file));
         }
     }
+    for files in crates.values_mut() {
+        // A file that is declared elsewhere is not the module of its place.
+        let moved = declared_by_path(tree, files);
+        files.retain(|(_, file)| !moved.iter().any(|(_, other)| other.path == file.path));
+        files.extend(declared_by_path(tree, files));
+    }
     crates
+}
+
+/// The files that a `#[path]` in one of these files leads to, and the modules below them.
+fn declared_by_path<'a>(tree: &'a Tree, files: &[(Module, &'a File)]) -> Vec<(Module, &'a File)> {
+    let mut found = Vec::new();
+    for (module, file) in files {
+        let declared = file.rust.iter().flat_map(|rust| &rust.modules);
+        for inner in declared.filter(|inner| inner.path.is_some()) {
+            add_module(tree, (module, file), &file.module_folder(), inner, &mut found);
+        }
+    }
+    found
+}
+
+/// Adds the files of a module that `file` declares, and of the modules below it. The other modules
+/// of `file` lie in `folder`.
+fn add_module<'a>(
+    tree: &'a Tree,
+    (module, file): (&Module, &File),
+    folder: &str,
+    inner: &DeclaredModule,
+    found: &mut Vec<(Module, &'a File)>,
+) {
+    let name = std::slice::from_ref(&inner.name);
+    let module = [module, &inner.within[..], name].concat();
+    let paths = file.module_paths(folder, inner);
+    for (file, rust) in tree.rust("").filter(|(file, _)| paths.contains(&file.path)) {
+        // A file at a `#[path]` has its modules beside it, whatever its name is.
+        let beside = file.path.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
+        let folder = if inner.path.is_some() { beside } else { file.module_folder() };
+        found.push((module.clone(), file));
+        for inner in rust.modules.iter().filter(|inner| !inner.has_body) {
+            add_module(tree, (&module, file), &folder, inner, found);
+        }
+    }
 }
 
 impl<'a> Crate<'a> {

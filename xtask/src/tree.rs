@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::rust_source::RustSource;
+use crate::rust_source::{DeclaredModule, RustSource};
 
 /// The files that are tracked, or would be after `git add --all`.
 pub struct Tree {
@@ -99,6 +99,16 @@ impl File {
         }
     }
 
+    /// The paths at which the file of a module that this file declares may lie, if its other
+    /// modules lie in `folder`.
+    pub fn module_paths(&self, folder: &str, module: &DeclaredModule) -> Vec<String> {
+        if let Some(path) = &module.path {
+            return resolve(&self.path, path).into_iter().collect();
+        }
+        let name = [&module.within[..], std::slice::from_ref(&module.name)].concat().join("/");
+        vec![format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")]
+    }
+
     /// The modules that this file declares for tests only, as paths without `.rs`.
     fn test_modules(&self) -> Vec<String> {
         let declared = self.rust.iter().flat_map(|rust| {
@@ -122,6 +132,23 @@ fn is_test_path(path: &str) -> bool {
 /// Whether `path` is the module `module`, a path without `.rs`, or below it.
 fn is_module(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+}
+
+/// The path in the repository of the `target` in the file `from`; `None` if it leads out.
+pub fn resolve(from: &str, target: &str) -> Option<String> {
+    let mut folders: Vec<&str> = if target.starts_with('/') {
+        Vec::new()
+    } else {
+        from.rsplit_once('/').map_or(Vec::new(), |(folder, _)| folder.split('/').collect())
+    };
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => _ = folders.pop()?,
+            part => folders.push(part),
+        }
+    }
+    Some(folders.join("/"))
 }
 
 fn git(root: &Path, args: &[&str]) -> Result<String> {

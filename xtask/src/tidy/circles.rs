@@ -122,6 +122,24 @@ mod tests {
     }
 
     #[test]
+    fn a_circle_is_found_through_modules_that_a_path_leads_to() {
+        let lib = "#[path = \"no_card.rs\"]\nmod card;\nmod link;\n\
+                   #[path = \"../../outside/mod.rs\"]\nmod example;\n";
+        let files = [
+            ("crates/a/src/lib.rs", lib),
+            ("crates/a/src/no_card.rs", "use crate::link::Link;\n"),
+            ("crates/a/src/link.rs", "use crate::card::Card;\nuse crate::example::serve;\n"),
+            ("crates/outside/mod.rs", "mod serve;\n"),
+            ("crates/outside/serve.rs", "fn f() { crate::link::f(); }\n"),
+        ];
+        let found = messages(&files, &[]);
+        let words = "3 modules of crates/a/src/ use each other: card uses link in \
+                     crates/a/src/no_card.rs:1; example uses link in crates/outside/serve.rs:1";
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(words), "{found:?}");
+    }
+
+    #[test]
     fn a_glob_of_a_module_of_the_crate_is_found() {
         let tree = Tree::of(&[
             ("crates/a/src/lib.rs", "mod node;\nmod kind;\npub use node::*;\nuse std::io::*;\n"),

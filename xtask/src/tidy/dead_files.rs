@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Finding;
-use super::links::{resolve, targets};
-use crate::rust_source::DeclaredModule;
-use crate::tree::{File, Tree};
+use super::links::targets;
+use crate::tree::{File, Tree, resolve};
 
 /// Every Rust file is the root of a crate, or a module that another file declares.
 pub fn rust_files_are_built(tree: &Tree) -> Vec<Finding> {
@@ -14,7 +13,9 @@ pub fn rust_files_are_built(tree: &Tree) -> Vec<Finding> {
     while let Some(file) = next.pop() {
         let modules = file.rust.iter().flat_map(|rust| &rust.modules);
         let modules = modules.filter(|module| !module.has_body);
-        let paths: Vec<String> = modules.flat_map(|module| paths(file, module)).collect();
+        let folder = file.module_folder();
+        let paths: Vec<String> =
+            modules.flat_map(|module| file.module_paths(&folder, module)).collect();
         let reached = tree.files.iter().filter(|file| paths.contains(&file.path));
         next.extend(reached.filter(|file| built.insert(&file.path)));
     }
@@ -75,19 +76,6 @@ fn is_root(tree: &Tree, file: &File) -> bool {
         let mut named = named.filter_map(|path| resolve(&manifest.path, path.trim_matches('"')));
         by_place || named.any(|path| path == file.path)
     })
-}
-
-/// The paths at which the file of a module may lie.
-fn paths(file: &File, module: &DeclaredModule) -> Vec<String> {
-    if let Some(path) = &module.path {
-        return resolve(&file.path, path).into_iter().collect();
-    }
-    let mut folder = file.module_folder();
-    for name in &module.within {
-        folder = format!("{folder}/{name}");
-    }
-    let name = &module.name;
-    vec![format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")]
 }
 
 #[cfg(test)]

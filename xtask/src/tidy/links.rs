@@ -1,7 +1,7 @@
 //! Links of the documentation.
 
 use super::Finding;
-use crate::tree::{File, Tree};
+use crate::tree::{File, Tree, resolve};
 
 /// A relative link in a Markdown file leads to a file or folder of the repository.
 pub fn links_resolve(tree: &Tree) -> Vec<Finding> {
@@ -95,23 +95,6 @@ fn path_of(rest: &str) -> &str {
     let target = rest.split([')', '>', '"', ' ', '#', '?']).next().unwrap_or("");
     let is_address = target.split_once(':').is_some_and(|(scheme, _)| !scheme.contains('/'));
     if is_address { "" } else { target }
-}
-
-/// The path in the repository of the `target` in the file `from`; `None` if it leads out.
-pub fn resolve(from: &str, target: &str) -> Option<String> {
-    let mut folders: Vec<&str> = if target.starts_with('/') {
-        Vec::new()
-    } else {
-        from.rsplit_once('/').map_or(Vec::new(), |(folder, _)| folder.split('/').collect())
-    };
-    for part in target.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => _ = folders.pop()?,
-            part => folders.push(part),
-        }
-    }
-    Some(folders.join("/"))
 }
 
 fn exists(tree: &Tree, path: &str) -> bool {
