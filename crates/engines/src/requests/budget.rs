@@ -119,3 +119,26 @@ impl<'a> Budget<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_take_half_of_a_tables_memory_and_no_more() {
+        let room = Room {
+            share: 1 << 20,
+            nodes: 1,
+            value_max: None,
+            workers: 1,
+            window: None,
+            slots: 2,
+            is_remote: false,
+        };
+        let budget = Budget::new(&room);
+        assert_eq!(budget.left(1 << 19), Ok(1 << 19));
+        let refused = budget.left((1 << 19) + 1).unwrap_err().to_string();
+        assert!(refused.contains("fewer sessions (1)"), "{refused}");
+        assert!(budget.left(u64::MAX).is_err());
+    }
+}
