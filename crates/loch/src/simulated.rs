@@ -194,3 +194,37 @@ impl<E: Endpoint> WorkerTransport for Transport<E> {
         (self.sessions)()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loch_engines::nessie::geometry::Geometry;
+
+    use super::*;
+
+    fn config(engine: &str) -> NodeConfig {
+        let text = format!("sessions = 5\n[[table]]\nengine = '{engine}'");
+        NodeConfig::from_toml(&text).unwrap()
+    }
+
+    #[test]
+    fn the_sessions_of_scrubber_clients_and_workers_are_in_this_order() {
+        let layout = Layout::of(&config("nessie-server")).unwrap();
+        let Table { worker_slots, places, .. } = &layout.tables[0];
+        assert_eq!((layout.client_slots, worker_slots.clone(), places[0].1), (1..6, 6..7, 7));
+    }
+
+    #[test]
+    fn a_changed_table_may_be_shorter_than_its_place_and_not_longer() {
+        let with_chunks = |change: fn(u64) -> u64| {
+            Layout::changed(&config("nessie"), |_, params| {
+                let geometry = Geometry::of(params);
+                let chunks = change(geometry.chunks);
+                *params = Geometry { chunks, ..geometry }.params(params.service);
+            })
+        };
+        let planned = with_chunks(|chunks| chunks).unwrap().region_bytes;
+        assert!(with_chunks(|chunks| chunks / 2).unwrap().region_bytes < planned);
+        let error = with_chunks(|chunks| chunks + 1).err().expect("it has no such place");
+        assert!(error.to_string().contains("and place for"), "{error}");
+    }
+}
