@@ -325,8 +325,8 @@ fn check_slot(
     Err(Error::SessionsExhausted { socket, sessions: slots - 1 })
 }
 
-/// Waits until every worker has published its incarnation. The outcome of a request that a worker
-/// did not know of would be ambiguous.
+/// Waits until every worker has published its incarnation: otherwise the first operations would
+/// wait for the workers, and an operation may have less time than a node takes to start.
 fn wait_for_workers(memory: &ClusterMemory, table: &TableView, within: Duration) -> Result<()> {
     let requests = table.parts.requests().expect("workers serve it");
     let endpoint = memory.endpoint(0);

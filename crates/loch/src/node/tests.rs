@@ -1,18 +1,22 @@
-//! The death of a client, step by step: what the client leaves, and how it is put in order.
+//! The death of a client, step by step: what the client leaves, and how it is put in order. And
+//! what a dead node leaves to the next.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use loch_engines::epoch::Session;
 use loch_engines::nessie::Client;
 use loch_fabric::lanes::block_on;
-use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{ForkMark, RegionId};
 
 use super::Node;
-use crate::layout::memory::ClusterMemory;
+use crate::layout::memory::{ClusterMemory, Member};
 use crate::session::connection::Connection;
 use crate::session::slot::{SessionId, free_own_slot};
-use crate::{ByteSize, CacheLimits, Cluster, NodeConfig};
+use crate::{ByteSize, CacheLimits, Cluster, ConnectOptions, NodeConfig, TableConfig};
 
 fn config(dir: &tempfile::TempDir) -> NodeConfig {
     NodeConfig {
@@ -121,6 +125,49 @@ fn sessions_that_died_with_their_node_are_put_in_order_by_the_next() {
         let usage = table.usage().unwrap()[0];
         (usage.leased_slabs, usage.abandoned_slabs) == (0, 1)
     });
+}
+
+/// A node with a table of herd.
+fn serving(dir: &tempfile::TempDir) -> NodeConfig {
+    let table = TableConfig::from_toml("engine = 'herd'").unwrap();
+    NodeConfig { tables: vec![table], ..config(dir) }
+}
+
+/// The node's region, and the offset of the incarnation of its worker.
+fn incarnation(dir: &tempfile::TempDir) -> (Arc<Region>, u64) {
+    let region = Arc::new(Region::open(&dir.path().join("r"), true).unwrap());
+    let member = Member::read(String::new(), PathBuf::new(), region.clone()).unwrap();
+    let requests = member.parts(0).unwrap().requests().unwrap().clone();
+    (region, member.tables[0].offset + requests.area().incarnation_at(0))
+}
+
+/// Its workers begin when the other node's memory is known. Until then no client may take a worker
+/// of the node before for one that works.
+#[test]
+fn a_node_that_starts_forgets_the_incarnations_of_earlier_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = vec![dir.path().join("s"), dir.path().join("other")];
+    let of_two = NodeConfig { cluster, ..serving(&dir) };
+    Node::start(of_two.clone()).unwrap().stop();
+    let (region, at) = incarnation(&dir);
+    region.word(at).store(77, Ordering::SeqCst);
+    let _node = Node::start(of_two).unwrap();
+    assert_eq!(region.word(at).load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_table_is_opened_when_its_workers_have_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(serving(&dir)).unwrap();
+    let connect_timeout = Duration::from_millis(100);
+    let options = ConnectOptions { connect_timeout, ..ConnectOptions::default() };
+    let cluster = Cluster::connect_with(node.socket(), options).unwrap();
+    let (region, at) = incarnation(&dir);
+    let started = region.word(at).swap(0, Ordering::SeqCst);
+    let error = cluster.table("default").err().expect("no worker has started").to_string();
+    assert!(error.contains("its workers have not started"), "{error}");
+    region.word(at).store(started, Ordering::SeqCst);
+    cluster.table("default").unwrap().put(b"key", b"value").unwrap();
 }
 
 #[test]

@@ -13,8 +13,7 @@
 //! 2. A worker number has one worker at a time: threads are joined before the region is given up,
 //!    and a region has one node ([`region`](super::region), invariant 2).
 //! 3. A node that starts removes the incarnations of the last node's workers from memory before it
-//!    accepts a client. An incarnation that is there belongs to a worker that works, or that was
-//!    killed.
+//!    accepts a client. So where the node is up, an incarnation belongs to a worker that works.
 //!
 //! # Faults
 //! * **A worker fails or panics.** The node's other workers end, and so does its server; clients
