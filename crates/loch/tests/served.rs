@@ -267,6 +267,26 @@ fn a_client_of_new_memory_is_not_taken_for_one_of_the_old() {
     }
 }
 
+/// Only the table's housekeeper puts pieces of memory together, and it sleeps until a worker wakes
+/// it.
+#[test]
+fn memory_that_was_cut_for_short_values_has_room_for_long_ones_later() {
+    let host = Host::new();
+    let (memory, value_max) = (Some(ByteSize::new(8 << 20)), Some(ByteSize::new(8 << 10)));
+    let small = TableConfig { memory, value_max, ..table("kv-direct") };
+    let _node = Node::start(config(&host, "a", small)).unwrap();
+    let table = host.connect("a").table("default").unwrap();
+    let mut keys = 0u32..;
+    let error = keys.find_map(|key| table.put(&key.to_le_bytes(), &[7; 450]).err()).unwrap();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    for key in 0..keys.start {
+        table.delete(&key.to_le_bytes()).unwrap();
+    }
+    for key in 0..100u32 {
+        table.put(&key.to_le_bytes(), &[7; 8 << 10]).unwrap();
+    }
+}
+
 #[test]
 fn a_reading_client_reads_tables_whose_gets_are_its_own_work() {
     for engine in SERVED {
