@@ -116,6 +116,23 @@ fn an_operation_costs_a_request_and_a_reply_and_nothing_at_home() {
     world.end();
 }
 
+/// A request slot has room for a longer value if the key is short. No worker is there to refuse it.
+#[test]
+fn lengths_that_the_table_does_not_take_are_refused_before_a_worker_is_asked() {
+    let (world, map) = calm();
+    let (process, Seat { endpoint, session }) = seat(&world, 0, 2);
+    world.start(process, async move {
+        let client = nessie_server::Client::new(endpoint, map, &session, Timing::default());
+        let empty = client.get(b"", Buf::new()).await.map(|found| found.is_some());
+        assert_eq!(empty, Err(EngineError::KeyEmpty));
+        assert_eq!(client.delete(b"").await, Err(EngineError::KeyEmpty));
+        let long = client.put(b"key", &[0; 4097], PutOptions::default()).await;
+        assert_eq!(long, Err(EngineError::ValueTooLong { len: 4097, max: 4096 }));
+    });
+    finish(&world, process);
+    world.end();
+}
+
 /// Only workers of kv-direct unpack packets.
 #[test]
 fn a_packet_is_refused_and_the_worker_goes_on() {
