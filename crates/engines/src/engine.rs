@@ -241,9 +241,14 @@ pub struct Plan {
     pub private_bytes: u64,
 }
 
-/// The size of a table over all nodes.
+/// The size of a table over all nodes, and the shape of its index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
+    /// Hash functions of its index, each of which gives a key a bucket; 0 if a key's slots are
+    /// found in another way.
+    pub ways: u8,
+    /// Slots of such a bucket; 0 if there are none.
+    pub bucket_slots: u8,
     /// Slots of its index.
     pub index_slots: u64,
     /// Bytes of its index.

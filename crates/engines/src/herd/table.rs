@@ -212,6 +212,7 @@ impl Engine for Herd {
             index_slots: index_slots * workers,
             index_bytes: (bytes - data) * workers,
             data_bytes: data * workers,
+            ..Sizes::default()
         }
     }
 }

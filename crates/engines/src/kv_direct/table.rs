@@ -339,6 +339,7 @@ impl Engine for KvDirect {
             index_slots: buckets * SLOTS as u64 * workers,
             index_bytes: index * workers,
             data_bytes: map.partition.bytes.saturating_sub(index) * workers,
+            ..Sizes::default()
         }
     }
 }

@@ -168,6 +168,8 @@ pub(crate) fn facts(params: &TableParams) -> Vec<(&'static str, String)> {
 pub(crate) fn sizes(map: &TableMap) -> Sizes {
     let (geometry, nodes) = (&map.shape.geometry, u64::from(map.shape.geometry.nodes));
     Sizes {
+        ways: geometry.ways,
+        bucket_slots: geometry.bucket_slots,
         index_slots: geometry.index_slots(),
         index_bytes: geometry.index_bytes() * nodes,
         data_bytes: geometry.data_bytes() * nodes,

@@ -243,6 +243,7 @@ impl Engine for Pilaf {
             index_slots: map.index_slots * nodes,
             index_bytes: map.index_slots * LINE_BYTES * nodes,
             data_bytes: map.arena_bytes * nodes,
+            ..Sizes::default()
         }
     }
 }

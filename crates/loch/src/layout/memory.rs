@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use loch_engines::engine::{Place, Sizes};
 use loch_engines::error::LayoutError;
-use loch_engines::nessie::geometry::Geometry;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::region::{DIRECTORY_OFFSET, Header, SESSION_BYTES, SESSIONS_OFFSET, TableEntry};
 use loch_engines::registry::{EngineId, Map};
@@ -215,11 +214,10 @@ impl TableView {
 
     /// The description of the table for users.
     fn info(&self) -> TableInfo {
-        let Sizes { index_slots, index_bytes, data_bytes } = self.parts.sizes();
+        let Sizes { ways, bucket_slots, index_slots, index_bytes, data_bytes } = self.parts.sizes();
         let params = &self.entry.params;
         let shape = self.nessie().map(|map| map.shape);
         let protocol = shape.map(|shape| TableProtocol::from(shape.protocol));
-        let geometry = Geometry::of(params);
         TableInfo {
             name: self.name.clone(),
             engine: self.engine().name().into(),
@@ -228,8 +226,8 @@ impl TableView {
             index_bytes,
             data_bytes,
             value_bytes_max: params.value_bytes_max,
-            ways: geometry.ways,
-            bucket_slots: geometry.bucket_slots,
+            ways,
+            bucket_slots,
             workers: params.service.workers,
         }
     }

@@ -18,9 +18,10 @@ pub struct TableInfo {
     pub workers: u16,
     /// The bytes of the longest value.
     pub value_bytes_max: u64,
-    /// The number of hash functions of its index.
+    /// The number of hash functions of its index, each of which gives a key a bucket; 0 if a key's
+    /// slots are found in another way.
     pub ways: u8,
-    /// The number of slots in a bucket.
+    /// The number of slots in a bucket; 0 if there are no such buckets.
     pub bucket_slots: u8,
     /// The slots of its index, over all nodes.
     pub index_slots: u64,

@@ -131,15 +131,16 @@ fn config(
         value_max: Some(ByteSize::new(spec.value_size as u64)),
         ..TableConfig::new(TABLE, engine.options())
     };
-    let Declared { table, is_nessies, is_tuned } = declare(engine, spec, common, index_slots)
+    let (table, is_tuned) = declare(engine, spec, common, index_slots)
         .map_err(|error| TargetError::Impossible(error.to_string()))?;
+    let map = map_with_room_enough(&table, spec, sessions);
     let table_bytes = table_bytes(index_slots, data_bytes);
-    let values = match (is_nessies, is_tuned) {
-        (true, _) => table_bytes,
-        (false, true) => tuned_bytes_a_node(spec, room),
-        (false, false) => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
+    let values = match map.as_ref().is_some_and(|map| map.nessie().is_some()) {
+        true => table_bytes,
+        false if is_tuned => tuned_bytes_a_node(spec, room),
+        false => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
     };
-    let requests = if serves { requests_bytes(&table, spec, sessions) } else { 0 };
+    let requests = map.map_or(0, |map| map.request_bytes());
     let memory = SESSIONS_OFFSET
         + u64::from(sessions.of_node + 1) * SESSION_BYTES
         + requests
@@ -155,25 +156,16 @@ fn config(
     })
 }
 
-/// The declaration of a table, and what its engine was found to know.
-struct Declared {
-    table: TableConfig,
-    /// The options of nessie's layout.
-    is_nessies: bool,
-    /// Tuning for the sizes of keys and values.
-    is_tuned: bool,
-}
-
-/// Declares what the run chose, and what the table's engine can be told of the workload.
+/// Declares what the run chose, and what the table's engine can be told of the workload. Returns
+/// also whether the table is tuned for the sizes of keys and values.
 fn declare(
     engine: Engine,
     spec: &Spec,
     mut table: TableConfig,
     index_slots: u64,
-) -> Result<Declared, loch::Error> {
+) -> Result<(TableConfig, bool), loch::Error> {
     let LayoutOptions { ways, bucket_slots, filter_bits, multi_read, checksums, .. } =
         LayoutOptions::default();
-    let is_nessies = table.set("ways", i64::from(ways)).is_ok();
     // Engines that keep values in their own memory know the best size of their index.
     if !engine.needs().private_memory {
         table.set("index_slots", i64::try_from(index_slots).unwrap_or(i64::MAX))?;
@@ -211,7 +203,7 @@ fn declare(
             return Err(error);
         }
     }
-    Ok(Declared { table, is_nessies, is_tuned })
+    Ok((table, is_tuned))
 }
 
 /// The protocol that clients of nessie's tables follow; for tables of other engines it is Loch's
@@ -267,9 +259,8 @@ fn tuned_bytes_a_node(spec: &Spec, room: Room) -> u64 {
     (bytes as f64 / TUNED_UTILISATION) as u64 + room.bytes
 }
 
-/// Bytes of a node's requests, replies and mailboxes, as the engine lays them out where it has room
-/// enough.
-fn requests_bytes(table: &TableConfig, spec: &Spec, sessions: Sessions) -> u64 {
+/// The parts of a table, as its engine lays them out where there is room enough for its requests.
+fn map_with_room_enough(table: &TableConfig, spec: &Spec, sessions: Sessions) -> Option<Map> {
     let room = |share: u64| TableRoom {
         share,
         nodes: spec.nodes as u16,
@@ -281,11 +272,11 @@ fn requests_bytes(table: &TableConfig, spec: &Spec, sessions: Sessions) -> u64 {
     };
     let engine = table.engine.engine();
     let places = vec![(RemoteAddr::new(RegionId(0), 0), room(0).slots); spec.nodes as usize];
-    let bytes = |share: u64| {
+    let map = |share: u64| {
         let plan = table.engine.plan(&room(share)).ok()?;
-        Map::new(engine, &plan.params, &places).ok().map(|map| map.request_bytes())
+        Map::new(engine, &plan.params, &places).ok()
     };
-    ENOUGH_BITS.map(|bits| 1 << bits).find_map(bytes).unwrap_or(0)
+    ENOUGH_BITS.map(|bits| 1 << bits).find_map(map)
 }
 
 fn index_slots_a_node(spec: &Spec) -> u64 {
