@@ -18,10 +18,12 @@ pub enum EngineError {
         max: usize,
     },
     /// All keys of the table have one length, and this key has another.
-    #[error("the key has {len} bytes, which is not what the table was declared with (key_bytes)")]
+    #[error("the key has {len} bytes: every key of this table has {want} (key_bytes)")]
     KeyOfOtherLength {
         /// Bytes of the key.
         len: usize,
+        /// Bytes of every key of the table.
+        want: usize,
     },
     /// The value is longer than the table takes.
     #[error(

@@ -99,7 +99,7 @@ impl Rig {
         self.sessions.set(slot);
         let session = Session::new(RegionId(node as u8), slot, u64::from(slot));
         let map = self.map.clone();
-        let access = Access { map, seed: SEED, value_bytes_max: VALUE_MAX, batch };
+        let access = Access { map, seed: SEED, value_bytes_max: VALUE_MAX, key_bytes: None, batch };
         let client = Client::new(self.world.endpoint(process), access, &session, node, timing);
         (process, client)
     }

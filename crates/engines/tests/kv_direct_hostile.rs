@@ -80,7 +80,7 @@ impl Served {
         let process = world.add_process(NODE);
         let session = Session::new(NODE, slot, u64::from(slot));
         let map = self.map.clone();
-        let access = Access { map, seed: SEED, value_bytes_max: 2_000, batch: 8 };
+        let access = Access { map, seed: SEED, value_bytes_max: 2_000, key_bytes: None, batch: 8 };
         let endpoint = world.endpoint(process);
         (process, Client::new(endpoint, access, &session, 0, Timing::default()))
     }

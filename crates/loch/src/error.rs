@@ -32,15 +32,14 @@ pub enum Error {
         max: usize,
     },
     /// All keys of the table have one length, and this key has another.
-    #[error(
-        "table {table:?}: the key has {len} bytes, which is not what the table was declared with \
-         (key_bytes)"
-    )]
+    #[error("the key has {len} bytes: every key of table {table:?} has {want} (key_bytes)")]
     KeyOfOtherLength {
         /// The table.
         table: String,
         /// Bytes of the key.
         len: usize,
+        /// Bytes of every key of the table.
+        want: usize,
     },
     /// The value is longer than the table allows.
     #[error(
@@ -448,7 +447,9 @@ impl Error {
         match error {
             EngineError::KeyEmpty => Self::KeyEmpty,
             EngineError::KeyTooLong { len, max } => Self::KeyTooLong { len, max },
-            EngineError::KeyOfOtherLength { len } => Self::KeyOfOtherLength { table, len },
+            EngineError::KeyOfOtherLength { len, want } => {
+                Self::KeyOfOtherLength { table, len, want }
+            }
             EngineError::ValueTooLong { len, max } => Self::ValueTooLong { table, len, max },
             EngineError::IndexFull { slots, moves } => Self::IndexFull { table, slots, moves },
             EngineError::OutOfMemory { bytes, capacity } => {

@@ -188,7 +188,7 @@ fn keys_of_one_length_are_all_that_a_table_of_them_takes() {
     }
     for error in [table.put(b"short", b"v").unwrap_err(), table.get(b"short").unwrap_err()] {
         let text = error.to_string();
-        assert!(text.contains("5 bytes") && text.contains("key_bytes"), "{text}");
+        assert!(text.contains("has 5 bytes") && text.contains("has 8 (key_bytes)"), "{text}");
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Access {
     pub seed: u64,
     /// Bytes of the longest value.
     pub value_bytes_max: u64,
+    /// Bytes of every key, if all keys have the same length.
+    pub key_bytes: Option<u16>,
     /// The most operations in a packet; 1: each operation goes alone.
     pub batch: usize,
 }
@@ -56,6 +58,7 @@ pub struct Client<F: Fabric> {
     requester: Requester<ByWrite, WrittenReplies>,
     seed: u64,
     value_bytes_max: u64,
+    key_bytes: Option<u16>,
     batch: usize,
     request_room: usize,
     reply_room: usize,
@@ -75,7 +78,7 @@ impl<F: Fabric> Client<F> {
     /// # Panics
     /// If the session is an observer's, or its slot is not one of the map's.
     pub fn new(fabric: F, access: Access, session: &Session, node: u16, timing: Timing) -> Self {
-        let Access { map, seed, value_bytes_max, batch } = access;
+        let Access { map, seed, value_bytes_max, key_bytes, batch } = access;
         let service = *map.area().service();
         let partitions = usize::from(map.area().nodes()) * usize::from(service.workers);
         let replies = WrittenReplies::of(&map, map.area().client(node, session.slot()));
@@ -84,6 +87,7 @@ impl<F: Fabric> Client<F> {
             requester: Requester::new(map, session, node, by, replies, timing),
             seed,
             value_bytes_max,
+            key_bytes,
             batch: batch.clamp(1, KV_DIRECT_PACKET_OPS_MAX),
             request_room: service.request_bytes as usize - REQUEST_OVERHEAD_BYTES,
             reply_room: service.reply_bytes as usize - REPLY_TRAILER_BYTES,
@@ -117,6 +121,9 @@ impl<F: Fabric> Client<F> {
     fn check(&self, key: &[u8], action: &Action<'_>) -> Result<(), EngineError> {
         if key.is_empty() {
             return Err(EngineError::KeyEmpty);
+        }
+        if let Some(want) = self.key_bytes.map(usize::from).filter(|want| *want != key.len()) {
+            return Err(EngineError::KeyOfOtherLength { len: key.len(), want });
         }
         let room = self.request_room - OPERATION_BYTES;
         let max = KEY_BYTES_MAX.min(room);
@@ -153,7 +160,7 @@ impl<F: Fabric> Client<F> {
             drop(packet);
             match share {
                 Share::Reply(Reply::Failed(failure), _) => {
-                    return Err(error_of(failure, key, &action));
+                    return Err(error_of(failure, &action));
                 }
                 Share::Reply(reply, buf) => {
                     self.learn(&reply, buf.len());
@@ -369,7 +376,7 @@ impl Drop for Leading<'_> {
 
 /// The error of an operation that was not done.
 #[cold]
-fn error_of(failure: Failure, key: &[u8], action: &Action<'_>) -> EngineError {
+fn error_of(failure: Failure, action: &Action<'_>) -> EngineError {
     match failure {
         Failure::TooLong { len, max } => EngineError::ValueTooLong { len, max },
         Failure::OutOfMemory { bytes, capacity } => EngineError::OutOfMemory { bytes, capacity },
@@ -379,7 +386,7 @@ fn error_of(failure: Failure, key: &[u8], action: &Action<'_>) -> EngineError {
         Failure::Trapped(number) => EngineError::FunctionFailed { number },
         Failure::Unsupported => match action {
             Action::PutIf { expect: Expect::Version(_), .. } => EngineError::NoVersions,
-            _ => EngineError::KeyOfOtherLength { len: key.len() },
+            _ => EngineError::Unsupported,
         },
         Failure::NoRoom | Failure::Malformed => strange(),
         Failure::Damaged => {

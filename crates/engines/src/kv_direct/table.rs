@@ -308,8 +308,10 @@ impl Engine for KvDirect {
     ) -> Result<Client<N::Waiting>, C::Error> {
         let Access { session, node, timing, batch, .. } = access;
         let fabric = connect.waiting(None)?;
-        let &Map { ref requests, seed, value_bytes_max, .. } = table;
-        let access = client::Access { map: requests.clone(), seed, value_bytes_max, batch };
+        let &Map { ref requests, seed, value_bytes_max, partition, .. } = table;
+        let key_bytes = partition.key_bytes;
+        let map = requests.clone();
+        let access = client::Access { map, seed, value_bytes_max, key_bytes, batch };
         Ok(Client::new(fabric, access, &session, node, timing))
     }
 

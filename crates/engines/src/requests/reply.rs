@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(told(EngineError::Fabric(away)), EngineError::Fabric(away));
         for refused in [
             EngineError::KeyEmpty,
-            EngineError::KeyOfOtherLength { len: 3 },
+            EngineError::KeyOfOtherLength { len: 3, want: 8 },
             EngineError::NoVersions,
             EngineError::ReadOnly,
             EngineError::Unsupported,
