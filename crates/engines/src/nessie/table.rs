@@ -40,7 +40,8 @@ impl Engine for Nessie {
             (TableProtocol::Loch, None) => Protocol::Loch,
             (TableProtocol::Loch, Some(_)) => {
                 return wrong(
-                    "previous_versions is for protocol \"published\"; this table's is \"loch\"",
+                    "previous_versions is for protocol \"published\"; this table's is \"loch\": \
+                     remove previous_versions, or give the table protocol = \"published\"",
                 );
             }
             // Connections break over a network, and only clients of Loch's own protocol restart

@@ -59,8 +59,10 @@ impl Engine for NessieHybrid {
     fn plan(options: &Options, room: &Room) -> Result<Plan, LayoutError> {
         let &Options { ref layout, cache, plus } = options;
         if cache == Some(true) && !plus {
-            let text = format!("cache is for nessie and {PLUS}; this table's is nessie-hybrid");
-            return Err(LayoutError::Geometry(text));
+            return Err(LayoutError::Geometry(format!(
+                "cache is for nessie and {PLUS}; this table's engine is nessie-hybrid: remove cache, \
+                 or give the table engine = {PLUS:?}"
+            )));
         }
         let cache = if plus { cache } else { Some(false) };
         let mut switches = switches(layout, cache, room);

@@ -157,8 +157,7 @@ impl TableConfig {
         let plain: Engine = engine.parse().map_err(|unknown: UnknownEngine| unknown.to_string())?;
         let known = known_fields(&plain);
         if let Some(unknown) = own.keys().find(|field| !known.contains(field)) {
-            let knowing = engines_with(unknown).join(", ");
-            return Err(format!("{unknown} is for {knowing}; this table's is {engine}"));
+            return Err(for_others(unknown, &engines_with(unknown), &engine));
         }
         let read = Engine::read(&engine, own).expect("it is one of the registry");
         let engine = read.map_err(|error| error.message().to_owned())?;
@@ -171,6 +170,19 @@ impl TableConfig {
 /// An engine of the registry, with default options.
 fn plain(name: &str) -> Engine {
     name.parse().expect("it is one of the registry")
+}
+
+/// The error for a field that only tables of `others` have, in a table of `engine`.
+pub(crate) fn for_others(field: &str, others: &[&str], engine: &str) -> String {
+    let way_out = match others {
+        [other] => format!("engine = {other:?}"),
+        _ => "one of those engines".into(),
+    };
+    let others = others.join(", ");
+    format!(
+        "{field} is for {others}; this table's engine is {engine}: remove {field}, or give the table \
+         {way_out}"
+    )
 }
 
 /// The names of all fields, also of those without a value.
@@ -272,13 +284,17 @@ mod tests {
     fn an_option_of_another_engine_is_refused_by_its_name_whatever_it_says() {
         for (engine, field, words) in [
             ("herd", "ways = 3", "ways is for nessie, nessie-server, nessie-hybrid"),
-            ("nessie-server", "log = '/l'", "log is for pilaf; this table's is nessie-server"),
+            ("nessie-server", "log = '/l'", "or give the table engine = \"pilaf\""),
             ("nessie-server", "cache = true", "cache is for nessie, nessie-hybrid"),
             ("pilaf", "mode = 'store'", "mode is for herd"),
             ("herd", "protocol = 'loch'", "protocol is for nessie;"),
             ("pilaf", "previous_versions = true", "previous_versions is for nessie;"),
-            ("herd", "index_ratio = 0.5", "index_ratio is for kv-direct; this table's is herd"),
-            ("kv-direct", "index_slots = 64", "index_slots is for nessie, nessie-server"),
+            (
+                "herd",
+                "index_ratio = 0.5",
+                "index_ratio is for kv-direct; this table's engine is herd",
+            ),
+            ("kv-direct", "index_slots = 64", "remove index_slots, or give the table one of those"),
             ("kv-direct", "mode = 'cache'", "mode is for herd"),
             ("pilau", "ways = 3", "there is no engine \"pilau\": choose one of nessie, "),
             ("nessie-published", "", "protocol = \"published\""),

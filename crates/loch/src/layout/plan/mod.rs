@@ -14,6 +14,7 @@ use loch_engines::registry::EngineId;
 use loch_engines::room::Room;
 use loch_engines::size::InWords;
 
+use crate::layout::declaration::for_others;
 use crate::layout::difference::{Difference, table_facts};
 use crate::limits::{
     DATA_TABLE_BYTES_MAX, NODES_MAX, SERVED_SESSIONS_DEFAULT, SESSIONS_MAX, TABLE_NAME_BYTES_MAX,
@@ -293,8 +294,7 @@ fn room_of(table: &TableConfig, share: u64, sizes: &Sizes<'_>) -> Result<Room, S
         if let Some((field, _)) = said.into_iter().find(|(_, said)| *said) {
             let served = EngineId::ALL.iter().filter(|engine| engine.needs().workers);
             let served: Vec<_> = served.map(|engine| engine.name()).collect();
-            let name = engine.name();
-            return Err(format!("{field} is for {}; this table's is {name}", served.join(", ")));
+            return Err(for_others(field, &served, table.engine.name()));
         }
     }
     let clients = sizes.sessions;
