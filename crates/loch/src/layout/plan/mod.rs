@@ -40,8 +40,32 @@ pub(crate) struct Plan {
     pub tables: Vec<TableEntry>,
     /// The bytes that each table has in the memory of the node's process.
     private_bytes: Vec<u64>,
-    /// The bytes that no table uses, and that the region therefore does not have.
-    left_out: u64,
+    /// The memory that no table uses, if it is so much that the region does not have it.
+    left_out: Option<LeftOut>,
+}
+
+/// Memory of a node that no table uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LeftOut {
+    bytes: u64,
+    /// How much of it the declarations give to no table.
+    unclaimed: u64,
+}
+
+impl LeftOut {
+    /// The reason for most of it, and what can be changed.
+    fn reason(&self) -> String {
+        if self.unclaimed > self.bytes / 2 {
+            return "every table has a `memory` of its own, and together these are less than the \
+                    node's: raise the `memory` of a table, declare a table without `memory`, or \
+                    lower the node's `memory`"
+                .into();
+        }
+        format!(
+            "a table has up to {} a node besides its index: declare more tables, or lower `memory`",
+            ByteSize::new(DATA_TABLE_BYTES_MAX)
+        )
+    }
 }
 
 impl NodeConfig {
@@ -189,7 +213,9 @@ impl Plan {
             checksum: 0,
         };
         let mut offset = header.tables_offset();
-        let shares = shares(tables, memory_bytes.saturating_sub(offset), sizes.memory)?;
+        let for_tables = memory_bytes.saturating_sub(offset);
+        let shares = shares(tables, for_tables, sizes.memory)?;
+        let unclaimed = for_tables.saturating_sub(shares.iter().sum());
         let mut entries = Vec::with_capacity(tables.len());
         let mut private_bytes = Vec::with_capacity(tables.len());
         for (table, share) in tables.iter().zip(shares) {
@@ -210,18 +236,17 @@ impl Plan {
             // Memory of the workers' process is not in the region as well.
             header.region_bytes = memory_bytes.min(offset);
         }
-        let left_out = if is_left_out { unused } else { 0 };
+        let left_out = is_left_out.then_some(LeftOut { bytes: unused, unclaimed });
         Ok(Self { header, tables: entries, private_bytes, left_out })
     }
 
-    /// Logs a warning if the tables cannot use all memory of the node.
+    /// Logs a warning if the tables do not use all memory of the node.
     pub fn tell_what_is_left_out(&self) {
-        if self.left_out > 0 {
+        if let Some(left_out) = &self.left_out {
             tracing::warn!(
-                left_out = %InWords(self.left_out),
-                "the tables cannot use all memory of the node, and the rest is left out: a table has \
-                 up to {} a node besides its index; declare more tables, or lower `memory`",
-                ByteSize::new(DATA_TABLE_BYTES_MAX)
+                left_out = %InWords(left_out.bytes),
+                "the tables do not use all memory of the node, and the rest is left out: {}",
+                left_out.reason()
             );
         }
     }

@@ -104,11 +104,18 @@ fn memory_that_no_table_can_use_is_left_out_of_the_region() {
     let end = planned.tables[0].end();
     assert!((16 << 30..20 << 30).contains(&end), "{end}");
     assert_eq!(planned.header.region_bytes, end.next_multiple_of(TABLE_ALIGN_BYTES));
-    assert_eq!(planned.left_out, (1 << 40) - planned.header.region_bytes);
+    let left_out = planned.left_out.unwrap();
+    assert_eq!(left_out.bytes, (1 << 40) - planned.header.region_bytes);
+    assert!(left_out.reason().contains("up to 16GiB a node"), "{}", left_out.reason());
+    // The table could use more, but is given no more.
+    let named = TableConfig { memory: Some(ByteSize::new(16 << 20)), ..table("t") };
+    let left_out = plan(64 << 20, &[named]).unwrap().left_out.unwrap();
+    assert!(left_out.bytes >= 47 << 20, "{left_out:?}");
+    assert!(left_out.reason().contains("`memory` of its own"), "{}", left_out.reason());
     // A small unused part is not reported.
     let small = TableConfig { memory: Some(ByteSize::new(60 << 20)), ..table("t") };
     let planned = plan(64 << 20, &[small]).unwrap();
-    assert_eq!((planned.header.region_bytes, planned.left_out), (64 << 20, 0));
+    assert_eq!((planned.header.region_bytes, planned.left_out), (64 << 20, None));
 }
 
 #[test]
