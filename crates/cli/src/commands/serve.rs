@@ -155,8 +155,7 @@ impl ServeArgs {
         let mut config = match &self.config {
             None => NodeConfig::default(),
             // Any error in the file is an error of the call, which named the file.
-            Some(path) => NodeConfig::load(path)
-                .map_err(|error| Usage(format!("--config {}: {error}", path.display())))?,
+            Some(path) => NodeConfig::load(path).map_err(|error| Usage(error.to_string()))?,
         };
         set(&mut config.name, self.name);
         set(&mut config.socket, self.socket);
@@ -291,8 +290,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_the_callers_mistake() {
-        let error = config("--config /nowhere/a.toml").unwrap_err();
-        assert!(error.downcast_ref::<Usage>().is_some(), "{error:#}");
+    fn a_file_that_cannot_be_read_is_the_callers_mistake_and_named_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let wrong = dir.path().join("a.toml");
+        std::fs::write(&wrong, "memry = 1\n").unwrap();
+        for file in [wrong, "/nowhere/a.toml".into()] {
+            let error = config(&format!("--config {}", file.display())).unwrap_err();
+            assert!(error.downcast_ref::<Usage>().is_some(), "{error:#}");
+            let text = format!("{error:#}");
+            assert_eq!(text.matches("a.toml").count(), 1, "{text}");
+        }
     }
 }
