@@ -29,6 +29,7 @@ pub struct FilterArgs {
     /// The key: 1 to 65536 bytes
     key: OsString,
     /// The condition for each number
+    #[arg(value_parser = numbers::comparing)]
     function: Named,
     /// The number with which each number is compared
     #[arg(allow_negative_numbers = true)]

@@ -2,7 +2,6 @@
 //! `loch filter`, their functions, and how both are read and written.
 
 use std::io::{Read, Write};
-use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -172,8 +171,10 @@ pub struct Named(pub Function);
 
 const USER: &str = "user:";
 
-/// The names of functions.
-const NAMES: [(&str, Builtin); 15] = [
+type Names = [(&'static str, Builtin)];
+
+/// The functions that make one number of two.
+const COMBINING: &Names = &[
     ("add", Builtin::Add),
     ("saturating-add", Builtin::SaturatingAdd),
     ("subtract", Builtin::Subtract),
@@ -185,28 +186,47 @@ const NAMES: [(&str, Builtin); 15] = [
     ("xor", Builtin::Xor),
     ("exchange", Builtin::Exchange),
     ("compare-swap", Builtin::CompareSwap),
+];
+
+/// The functions that compare two numbers.
+const COMPARING: &Names = &[
     ("equal", Builtin::Equal),
     ("not-equal", Builtin::NotEqual),
     ("less", Builtin::Less),
     ("greater", Builtin::Greater),
 ];
 
-impl FromStr for Named {
-    type Err = String;
+/// Reads the name of a function that makes one number of two, for an update or a reduction.
+///
+/// # Errors
+/// The names of all such functions.
+pub fn combining(text: &str) -> Result<Named, String> {
+    named(text, COMBINING, (COMPARING, "filters"))
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(number) = text.strip_prefix(USER).and_then(|number| number.parse().ok()) {
-            return Ok(Self(Function::User(number)));
-        }
-        let known = NAMES.iter().find(|(name, _)| *name == text);
-        known.map(|(_, function)| Self(Function::Builtin(*function))).ok_or_else(|| {
-            let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
-            format!(
-                "there are {}, and {USER}NUMBER for a function that the table was declared with",
-                names.join(", ")
-            )
-        })
+/// Reads the name of a function that compares two numbers, for a filter.
+///
+/// # Errors
+/// The names of all such functions.
+pub fn comparing(text: &str) -> Result<Named, String> {
+    named(text, COMPARING, (COMBINING, "updates and reductions"))
+}
+
+/// Reads the name of a function among `names`; the `others` are for something else.
+fn named(text: &str, names: &Names, (others, purpose): (&Names, &str)) -> Result<Named, String> {
+    if let Some(number) = text.strip_prefix(USER).and_then(|number| number.parse().ok()) {
+        return Ok(Named(Function::User(number)));
     }
+    let known = names.iter().find(|(name, _)| *name == text);
+    known.map(|(_, function)| Named(Function::Builtin(*function))).ok_or_else(|| {
+        let is_other = others.iter().any(|(name, _)| *name == text);
+        let why = if is_other { format!("{text} is for {purpose}; ") } else { String::new() };
+        let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+        format!(
+            "{why}there are {}, and {USER}NUMBER for a function that the table was declared with",
+            names.join(", ")
+        )
+    })
 }
 
 impl Named {
@@ -248,17 +268,25 @@ mod tests {
     }
 
     #[test]
-    fn functions_have_names() {
-        assert_eq!("max".parse(), Ok(Named(Function::Builtin(Builtin::Max))));
-        assert_eq!("user:7".parse(), Ok(Named(Function::User(7))));
-        for wrong in ["maximum", "user:", "user:65536", ""] {
-            assert!(wrong.parse::<Named>().unwrap_err().contains("saturating-add"), "{wrong}");
+    fn functions_have_names_where_they_fit() {
+        assert_eq!(combining("max"), Ok(Named(Function::Builtin(Builtin::Max))));
+        assert_eq!(comparing("less"), Ok(Named(Function::Builtin(Builtin::Less))));
+        for parsed in [combining("user:7"), comparing("user:7")] {
+            assert_eq!(parsed, Ok(Named(Function::User(7))));
         }
+        for wrong in ["maximum", "user:", "user:65536", ""] {
+            let error = combining(wrong).unwrap_err();
+            assert!(error.contains("saturating-add") && !error.contains("equal"), "{error}");
+        }
+        let error = comparing("maximum").unwrap_err();
+        assert!(error.contains("not-equal") && !error.contains("add"), "{error}");
+        assert!(combining("less").unwrap_err().starts_with("less is for filters; there are add"));
+        assert!(comparing("add").unwrap_err().starts_with("add is for updates and reductions; "));
     }
 
     #[test]
     fn a_reduction_begins_with_what_changes_nothing() {
-        let neutral = |name: &str| name.parse::<Named>().unwrap().neutral::<i16>();
+        let neutral = |name: &str| combining(name).unwrap().neutral::<i16>();
         assert_eq!(neutral("add"), Some(0));
         assert_eq!(neutral("max"), Some(i16::MIN));
         assert_eq!(neutral("and"), Some(-1));

@@ -7,7 +7,7 @@ use clap::Args;
 use loch::Lambda;
 
 use super::key;
-use super::numbers::{Named, NumberArgs, Written, number, with_element};
+use super::numbers::{self, Named, NumberArgs, Written, number, with_element};
 use super::target::{Access, TableArgs};
 use crate::outcome::{Answer, Usage, tell};
 use crate::output;
@@ -28,6 +28,7 @@ pub struct ReduceArgs {
     /// The key: 1 to 65536 bytes
     key: OsString,
     /// The function of the result so far and each number: add, max, min, and, or, xor…
+    #[arg(value_parser = numbers::combining)]
     function: Named,
     /// The first result [default: the number that makes no difference to the function]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]

@@ -34,6 +34,7 @@ pub struct UpdateArgs {
     /// The key: 1 to 65536 bytes
     key: OsString,
     /// The function of each number and its operand
+    #[arg(value_parser = numbers::combining)]
     function: Named,
     /// The operand; for compare-swap the expected number comes before it; with --each an operand
     /// for each number, or - to read them from standard input
