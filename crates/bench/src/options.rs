@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// The table's switches. Peers have none of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args, Serialize, Deserialize)]
-#[command(next_help_heading = "Loch's table")]
+#[command(next_help_heading = "The table (Loch only)")]
 pub struct TableOptions {
     /// Index entries carry seven bits of the key's hash, so that other keys' entries are not read
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
