@@ -191,6 +191,40 @@ fn a_slab_is_not_taken_apart_because_of_notes_that_came_late() {
     }
 }
 
+/// A lane that needs memory closes a slab with free entries, finds others in use, and opens the
+/// slab again. Another lane comes by meanwhile, after so many steps of the first, and does not find
+/// the slab leased. Returns whether the first lane took so many steps.
+fn a_slab_is_closed_in_vain(steps: u32) -> bool {
+    let (cluster, client, stored) = full_of_short_values();
+    let other = cluster.client(0);
+    (0..10u32).for_each(|key| assert!(block_on(other.delete(&key.to_le_bytes())).unwrap()));
+    let long = vec![9; 60_000];
+    let mut lane = pin!(client.put(b"long", &long, PutOptions::default()));
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut is_over = (0..steps).any(|_| lane.as_mut().poll(&mut cx).is_ready());
+    let took_so_many = !is_over;
+    // The entries may be out of its reach at this moment.
+    let _ = store_short(&client, stored);
+    while !is_over {
+        is_over = lane.as_mut().poll(&mut cx).is_ready();
+    }
+    store_short(&client, stored + 1).expect("entries are free");
+    block_on(client.detach()).unwrap();
+    let words = (0..cluster.map.shape.geometry.chunks)
+        .map(|chunk| other.fabric().load(cluster.map.chunk_addr(0, chunk)).unwrap());
+    let is_leased = |word: u64| matches!(Chunk::from_word(word), Some(Chunk::Leased { .. }));
+    assert_eq!(words.filter(|word| is_leased(*word)).count(), 0, "after {steps} steps");
+    took_so_many
+}
+
+/// The session forgot such a slab: it neither used the slab's free entries again, nor gave the slab
+/// back when it ended.
+#[test]
+fn a_slab_that_was_closed_in_vain_is_not_forgotten() {
+    let steps = (0..).take_while(|steps| a_slab_is_closed_in_vain(*steps)).count();
+    assert!(steps > 10, "looking for memory takes more steps than {steps}");
+}
+
 /// Of several lanes that needed memory, one made room, by grace periods or by adopting a slab,
 /// after the others had looked there: they were told that there is no memory.
 #[test]

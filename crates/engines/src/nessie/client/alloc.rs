@@ -306,6 +306,15 @@ impl List {
         }
     }
 
+    /// Lists a slab that this session leases, if it is not listed. Another lane takes a slab off
+    /// the list if it comes by while the slab is closed; the slab may then turn out to be in use,
+    /// and stay leased.
+    pub fn keep_slab(&mut self, slab: Slab) {
+        if !self.slabs.contains(&slab) {
+            self.slabs.push(slab);
+        }
+    }
+
     /// Lists an entry whose note is set.
     pub fn add_free(&mut self, entry: Entry) {
         self.free.push(entry);

@@ -177,7 +177,10 @@ impl<F: Fabric> Client<F> {
                 empty.push((slab, class));
             } else {
                 let back = Chunk::from_word(word).expect("it was parsed above");
-                self.cas_chunk(slab, 0, closing.to_word(), back).await?;
+                let is_back = self.cas_chunk(slab, 0, closing.to_word(), back).await?;
+                if is_back && back == self.leased(class) {
+                    self.alloc.borrow_mut().list(class).keep_slab(slab);
+                }
             }
             if empty.len() == SLABS_AT_A_TIME * 64 {
                 break;
