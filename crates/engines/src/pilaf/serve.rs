@@ -40,11 +40,9 @@ impl<F: Fabric + Messages, S: Storage> Mailed<F> for Worker<F, S> {
         self.turn()
     }
 
-    fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
-        // A change that is prepared and not committed counts neither as present nor as absent.
-        if was_busy {
-            return Ok(None);
-        }
+    /// A change that waits for its sync is not in the table yet, and the check knows what it has
+    /// taken. A worker whose log syncs every change may never be idle, so it reports at any time.
+    fn report(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
         let store = self.store();
         let report = store.check(self.fabric())?;
         let index_bytes = store.slots() * LINE_BYTES;
