@@ -9,8 +9,9 @@ use std::rc::Rc;
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::herd::RequestWay;
+use loch_engines::limits::WORKER_DRAIN_US;
 use loch_engines::lines::{Line, Near};
-use loch_engines::log::{Logging, MemoryStorage, Policy};
+use loch_engines::log::{DiskFaults, Logging, MemoryStorage, Policy};
 use loch_engines::nessie::{self, slab::Chunk};
 use loch_engines::net::{Access, CacheLimits, Connect, Net};
 use loch_engines::operation::{Conditional, Expect, Operation, PutOptions};
@@ -22,7 +23,7 @@ use loch_engines::serve::{
     self, Attached, Next, Report, WorkerError, WorkerHost, WorkerSite, WorkerTransport,
 };
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, Zeroed};
+use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, Zeroed, lanes};
 
 const NODE: RegionId = RegionId(0);
 const BASE: u64 = 1 << 16;
@@ -46,6 +47,8 @@ struct Orders {
     sessions: RefCell<Vec<bool>>,
     /// Times that the housekeeper was woken.
     woken: Cell<u32>,
+    /// Processor time that the worker takes for each turn besides its work.
+    turn_ns: Cell<u64>,
     /// The incarnation of the client's session: each request comes in another one.
     client: Cell<u64>,
 }
@@ -55,7 +58,7 @@ struct SimHost {
     transport: SimTransport,
     site: WorkerSite,
     table: Attached<()>,
-    has_log: bool,
+    logging: Option<Logging<MemoryStorage>>,
     shared: Shared,
     orders: Rc<Orders>,
 }
@@ -106,13 +109,17 @@ impl WorkerTransport for SimTransport {
         Ok(((self.endpoint)(), links))
     }
 
-    fn tend(&self, _: &SimEndpoint, _: &mut SimLinks) {}
+    fn tend(&self, endpoint: &SimEndpoint, _: &mut SimLinks) {
+        endpoint.work(self.orders.turn_ns.get());
+    }
 
     fn mail(&self, (): &(), _: &WorkerSite, _: RemoteAddr) -> Result<SimEndpoint, WorkerError> {
         Ok((self.endpoint)())
     }
 
-    fn tend_mail(&self, _: &SimEndpoint) {}
+    fn tend_mail(&self, endpoint: &SimEndpoint) {
+        endpoint.work(self.orders.turn_ns.get());
+    }
 
     fn attach(&self, _: &SimEndpoint, (): &()) -> Result<(), WorkerError> {
         Ok(())
@@ -139,9 +146,7 @@ impl WorkerHost for SimHost {
     }
 
     fn log(&self) -> Result<Option<Logging<MemoryStorage>>, WorkerError> {
-        let (storage, policy) = (MemoryStorage::default(), Policy::default());
-        let logging = || Logging { storage, table: 1, policy, compact_bytes: 1 << 20 };
-        Ok(self.has_log.then(logging))
+        Ok(self.logging.clone())
     }
 
     fn functions(&self) {}
@@ -240,11 +245,27 @@ async fn ask(map: &Map, incarnation: u64, endpoint: SimEndpoint) -> Result<bool,
     Ok(matches!(done, Conditional::Done { .. }))
 }
 
+/// What a test may want otherwise.
+struct Setup {
+    /// Bytes of the table.
+    share: u64,
+    /// The policy of the log, if the table has one.
+    policy: Policy,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { share: 8 << 20, policy: Policy::default() }
+    }
+}
+
 /// A simulated node with one table, and the worker of that.
 struct Rig {
     world: World,
     orders: Rc<Orders>,
+    table: Attached<()>,
     map: Map,
+    logging: Option<Logging<MemoryStorage>>,
     worker: loch_fabric::sim::ProcessId,
 }
 
@@ -254,9 +275,14 @@ impl Rig {
     }
 
     fn with(options: Options) -> Self {
+        Self::of(options, Setup::default())
+    }
+
+    fn of(options: Options, setup: Setup) -> Self {
+        let Setup { share, policy } = setup;
         let engine = options.engine();
         let room = Room {
-            share: 8 << 20,
+            share,
             nodes: 1,
             value_max: Some(500),
             workers: 1,
@@ -271,8 +297,24 @@ impl Rig {
         let map = Map::of(&entry, &places).expect("it was planned");
         let world = World::new(7, Profile::ONE_HOST, Faults::default());
         world.add_node(BASE + plan.bytes);
-        let (worker, own, orders) =
-            (world.add_process(NODE), world.clone(), Rc::<Orders>::default());
+        let storage = MemoryStorage::default();
+        let logging = Logging { storage, table: 1, policy, compact_bytes: 1 << 20 };
+        let mut rig = Self {
+            worker: world.add_process(NODE),
+            orders: Rc::default(),
+            table: Attached { params: plan.params, places, memory: () },
+            map,
+            logging: (engine == EngineId::Pilaf).then_some(logging),
+            world,
+        };
+        rig.start_worker();
+        rig
+    }
+
+    /// Starts the worker as a node does that starts.
+    fn start_worker(&mut self) {
+        let Self { world, orders, table, map, logging, .. } = &*self;
+        let (own, worker) = (world.clone(), world.add_process(NODE));
         let site = WorkerId { node: 0, worker: 0 };
         let host = SimHost {
             endpoint: world.endpoint(worker),
@@ -283,16 +325,23 @@ impl Rig {
                 map: map.clone(),
             },
             site: WorkerSite { id: site, table: 0, name: "t".into() },
-            table: Attached { params: plan.params, places, memory: () },
-            has_log: engine == EngineId::Pilaf,
-            shared: Shared::of(&map),
+            table: table.clone(),
+            logging: logging.clone(),
+            shared: Shared::of(map),
             orders: orders.clone(),
         };
         world.start(worker, async move {
             let shared = host.shared.clone();
             shared.serve(&host).await.expect("it ends in order");
         });
-        Self { world, orders, map, worker }
+        self.worker = worker;
+    }
+
+    /// Lets the worker end in order.
+    fn stop_worker(&self) {
+        self.orders.stops.set(true);
+        self.step_until(|| self.world.has_ended(self.worker));
+        self.orders.stops.set(false);
     }
 
     /// Whether the key had no value before.
@@ -325,6 +374,29 @@ impl Rig {
             work(&client).await;
         });
         process
+    }
+
+    /// Lets a client that knows the worker do its work.
+    fn run_client(&self, work: impl AsyncFnOnce(&Client<SimNet>) + 'static) {
+        let client = self.start_client(work);
+        self.step_until(|| self.world.has_ended(client));
+    }
+
+    /// Starts a client that puts values without end, with as many requests under way as it may
+    /// have, at a worker that is slower than the client. Returns when the worker serves it.
+    fn start_busy_client(&self) {
+        self.orders.turn_ns.set(2_000);
+        let done = Rc::new(Cell::new(0));
+        let told = done.clone();
+        self.start_client(async move |client| {
+            let puts = (0u64..).map(|number| async move {
+                let put = Operation::Put { value: VALUE, options: PUT };
+                // The worker may end meanwhile.
+                let _ = client.execute(&(number % 100).to_le_bytes(), put).await;
+            });
+            lanes::run(4, puts, |()| told.set(told.get() + 1)).await;
+        });
+        self.step_until(|| done.get() > 200);
     }
 
     fn next_session(&self) -> Session {
@@ -463,4 +535,91 @@ fn a_worker_that_ends_answers_what_it_has_begun() {
         steps += 1;
     }
     assert!(unanswered > 0 && steps > unanswered, "{unanswered} of {steps}");
+}
+
+/// Requests that keep coming do not keep a worker from its end. But a nessie worker then gives up
+/// operations in the middle, so its node has to look for what they left.
+#[test]
+fn a_worker_that_gives_up_what_it_has_begun_does_not_end_its_session_in_order() {
+    let rig = Rig::start(EngineId::NessieServer);
+    rig.start_busy_client();
+    let asked_ns = rig.world.now_ns();
+    rig.stop_worker();
+    assert_eq!(*rig.orders.sessions.borrow(), [false]);
+    let waited_us = (rig.world.now_ns() - asked_ns) / 1_000;
+    assert!((WORKER_DRAIN_US..2 * WORKER_DRAIN_US).contains(&waited_us), "{waited_us}");
+    rig.world.end();
+}
+
+/// A kv-direct worker begins anew only when it has finished everything, so it takes nothing more
+/// meanwhile: requests that keep coming do not hold it up.
+#[test]
+fn a_worker_of_kv_direct_attaches_other_memory_although_requests_keep_coming() {
+    let rig = Rig::start(EngineId::KvDirect);
+    rig.start_busy_client();
+    let asked_ns = rig.world.now_ns();
+    rig.orders.attaches.set(true);
+    rig.step_until(|| rig.orders.opened.get() == 2);
+    assert_eq!(*rig.orders.sessions.borrow(), [true]);
+    let waited_us = (rig.world.now_ns() - asked_ns) / 1_000;
+    assert!(waited_us < WORKER_DRAIN_US / 10, "{waited_us}");
+    rig.world.end();
+}
+
+/// The daemon of a kv-direct worker holds free slabs between two turns of a merge. A worker that
+/// looks at its memory meanwhile must not take them for lost.
+#[test]
+fn a_worker_of_kv_direct_reports_in_the_middle_of_a_merge() {
+    const KEYS: u32 = 600;
+    let options = "kv-direct".parse().expect("it is its name");
+    let rig = Rig::of(options, Setup { share: 1 << 20, ..Setup::default() });
+    rig.run_client(async |client| {
+        for key in 0..KEYS {
+            let put = Operation::Put { value: &[7; 100], options: PUT };
+            client.execute(&key.to_le_bytes(), put).await.expect("there is room");
+        }
+    });
+    for key in 0..KEYS {
+        rig.run_client(async move |client| {
+            client.execute(&key.to_le_bytes(), Operation::Delete).await.expect("it is there");
+        });
+        let report = rig.report();
+        assert_eq!((report.entries, report.broken), (u64::from(KEYS - 1 - key), vec![]));
+    }
+    rig.world.end();
+}
+
+/// Requests that keep coming do not keep a worker from its report. Changes that pilaf's worker has
+/// prepared, and that wait for their sync, are not in the table, and not lost either.
+#[test]
+fn workers_report_although_requests_keep_coming() {
+    for engine in EngineId::ALL.iter().filter(|engine| engine.needs().workers) {
+        let options: Options = engine.name().parse().expect("it is its name");
+        let policy = Policy { sync: true, ..Policy::default() };
+        let rig = Rig::of(options, Setup { policy, ..Setup::default() });
+        if let Some(logging) = &rig.logging {
+            logging.storage.set_faults(DiskFaults { sync_looks: 3, ..DiskFaults::default() });
+        }
+        rig.start_busy_client();
+        for _ in 0..20 {
+            assert_eq!(rig.report().broken, [""; 0], "{engine:?}");
+        }
+        rig.stop_worker();
+        rig.world.end();
+    }
+}
+
+/// A log is written and synced some time after the answer. A worker of pilaf that ends in order
+/// leaves nothing that the loss of power could take back.
+#[test]
+fn a_worker_of_pilaf_that_ends_in_order_has_made_everything_durable() {
+    let mut rig = Rig::start(EngineId::Pilaf);
+    assert!(rig.ask());
+    rig.stop_worker();
+    let disk = rig.logging.as_ref().expect("pilaf has a log").storage.clone();
+    disk.kill();
+    disk.lose_power(|| 0);
+    rig.start_worker();
+    assert!(!rig.ask(), "the value is there");
+    rig.world.end();
 }
