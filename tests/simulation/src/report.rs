@@ -20,8 +20,10 @@ pub struct Report {
     pub helped: u64,
     pub deaths: u64,
     pub crashes: u64,
-    /// Workers that died.
+    /// Times that a node's workers ended or died.
     pub restarts: u64,
+    /// Times that a worker attached other memory.
+    pub attached: u64,
     /// Operations that a processor executed on a value at hand.
     pub forwarded: u64,
     /// Snapshots that logs made.
@@ -60,6 +62,7 @@ impl Report {
         self.deaths += other.deaths;
         self.crashes += other.crashes;
         self.restarts += other.restarts;
+        self.attached += other.attached;
         self.forwarded += other.forwarded;
         self.snapshots += other.snapshots;
         self.lossy += other.lossy;

@@ -6,6 +6,7 @@ mod herd;
 mod kv_direct;
 mod memory;
 mod nessie;
+mod node;
 mod other;
 mod pilaf;
 mod recorder;
@@ -101,6 +102,7 @@ impl Engine {
         let needed = [
             ("a client died", total.deaths > 0),
             ("a worker died", total.restarts > 0),
+            ("memory was attached anew", total.attached > 0),
             ("an outcome was unknown", total.unknown > 0),
             ("a snapshot was made", total.snapshots > 0 || self != Engine::Pilaf),
             ("a cache lost a value", total.lossy > 0 || self != Engine::HerdCache),

@@ -8,14 +8,16 @@
 //! Not every process is honest: see [`Hostile`]. A liar may only harm itself; no request of a
 //! forger may be executed.
 //!
-//! A worker ends in order, or dies in one of two ways: its process is killed, or, if it receives
-//! datagrams, its program is dropped at any point where it waits. A program that ended or was
-//! dropped starts anew in the same process, which the datagrams for the old program still reach.
+//! The workers of a node end in order, or die together, or one of them fails and the others end in
+//! order ([`node`](super::node)). A worker dies in one of two ways: its process is killed, or, if
+//! it receives datagrams, its program is dropped at any point where it waits. A program that ended
+//! or was dropped starts anew in the same process, which the datagrams for the old program still
+//! reach. Now and then all workers learn that nodes have come back with other memory.
 //! The values in the worker's own memory are lost: each of its keys gets a DELETE that no client
 //! called, at that very moment, which may have taken effect or not ([`Recorder::lost`]). Clients
 //! are killed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use loch_engines::epoch::Session;
@@ -27,9 +29,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::cluster::Cluster;
 use super::design::{Design, Hostile};
+use super::node::{SimNode, SimWorker};
 use super::recorder::Recorder;
-use super::sessions::secret_of;
-use super::worker::{self, SimWorker};
+use super::sessions::{SessionEnd, secret_of};
+use super::worker;
 use crate::report::Report;
 
 /// Operations that a client requests in the name of another session, or a process in the name of a
@@ -40,8 +43,10 @@ const FORGERIES: usize = 60;
 const LIAR: u32 = 1_000;
 /// A run that needs more events than this is stuck.
 const EVENTS_MAX: u64 = 20_000_000;
-/// The share of workers that end in order, of those that end.
+/// The share of nodes that end in order, of those that end.
 const IN_ORDER: f64 = 0.2;
+/// The share of nodes of which only one worker dies, of those that do not end in order.
+const ONE_FAILS: f64 = 0.5;
 /// The number of looks whether all workers have reported.
 const LOOKS_MAX: u32 = 2_000;
 
@@ -52,15 +57,18 @@ struct Stool {
     slot: u32,
     ops: usize,
     done: bool,
+    /// Whether the client has left in order.
+    left: Rc<Cell<bool>>,
 }
 
 struct Run {
     cluster: Rc<Cluster>,
-    workers: Vec<Rc<SimWorker>>,
+    nodes: Vec<Rc<SimNode>>,
     stools: Vec<Stool>,
     random: ChaCha8Rng,
     next_kill_ns: u64,
     next_restart_ns: u64,
+    next_attach_ns: u64,
     next_cut_ns: u64,
     /// The link that is cut, and the time until which it is cut.
     cut: Option<(RegionId, RegionId, u64)>,
@@ -74,11 +82,12 @@ pub fn run(design: Rc<dyn Design>, mut random: ChaCha8Rng) -> Result<Report, Str
     let cluster = Rc::new(Cluster::new(design.clone(), random.random())?);
     let run = Run {
         cluster,
-        workers: Vec::new(),
+        nodes: Vec::new(),
         stools: Vec::new(),
         random,
         next_kill_ns: 0,
         next_restart_ns: 0,
+        next_attach_ns: 0,
         next_cut_ns: 0,
         cut: None,
     };
@@ -90,12 +99,13 @@ impl Run {
         let (cluster, mut report) = (self.cluster.clone(), Report::default());
         let setting = cluster.setting();
         for node in 0..setting.nodes {
-            for worker in 0..setting.workers() {
+            let workers = (0..setting.workers()).map(|worker| {
                 let process = cluster.world.add_process(RegionId(node as u8));
-                let worker = Rc::new(SimWorker::new(WorkerId { node, worker }, process));
-                cluster.world.start(process, worker::work(cluster.clone(), worker.clone()));
-                self.workers.push(worker);
-            }
+                Rc::new(SimWorker::new(WorkerId { node, worker }, process))
+            });
+            let node = Rc::new(SimNode::new(&cluster.table.map, workers.collect()));
+            node.workers.iter().for_each(|worker| self.start_worker(&node, worker));
+            self.nodes.push(node);
         }
         let hostile = cluster.design.hostile().filter(|_| setting.is_hostile);
         let mut liar = (hostile == Some(Hostile::Liar)).then(|| self.start_liar());
@@ -109,7 +119,7 @@ impl Run {
             self.disturb(&mut report);
             if let Some((_, slot)) = liar.take_if(|(process, _)| cluster.world.has_ended(*process))
             {
-                cluster.sessions.close(0, slot);
+                cluster.sessions.close(0, slot, SessionEnd::Died);
             }
             self.look_after(&mut report);
         }
@@ -122,6 +132,7 @@ impl Run {
         self.audit()?;
         (report.events, report.virtual_ns) = (cluster.world.events(), cluster.world.now_ns());
         report.snapshots = cluster.counted("snapshots");
+        report.attached = cluster.counted("attached");
         report.forwarded = cluster.counted("forwarded");
         report.slabs = cluster.watch.as_ref().map(|watch| watch.slabs()).unwrap_or_default();
         cluster.world.clone().end();
@@ -156,13 +167,16 @@ impl Run {
         let client = self.cluster.client(endpoint, map, session, setting.timing);
         let load = self.cluster.load(setting.lanes, ops, setting.timing);
         let (program, seed) = (self.cluster.design.program(client), self.random.random());
-        world.start(process, program.work(number as u32, load, recorder.clone(), seed));
+        let work = program.work(number as u32, load, recorder.clone(), seed);
+        let left = Rc::new(Cell::new(false));
+        let told = left.clone();
+        world.start(process, async move { told.set(work.await) });
         if setting.faults.deaths > 0.0 {
             world.make_mortal(process);
         } else if setting.faults.pauses > 0.0 {
             world.make_restless(process);
         }
-        Stool { process, node, slot, ops, done: false }
+        Stool { process, node, slot, ops, done: false, left }
     }
 
     /// Starts a client that has the first slot of node 0, and names another session in its
@@ -204,7 +218,10 @@ impl Run {
         let endpoint = world.endpoint(process);
         let program = design.program(self.cluster.client(endpoint, &table.map, session, timing));
         let load = self.cluster.load(1, ops, timing);
-        world.start(process, program.work(LIAR, load, recorder, self.random.random()));
+        let work = program.work(LIAR, load, recorder, self.random.random());
+        world.start(process, async move {
+            work.await;
+        });
     }
 
     fn strikes(random: &mut ChaCha8Rng, now: u64, next: &mut u64, every_us: u64) -> bool {
@@ -219,7 +236,8 @@ impl Run {
     fn disturb(&mut self, report: &mut Report) {
         let cluster = self.cluster.clone();
         let (now, setting) = (cluster.world.now_ns(), cluster.setting());
-        self.workers.iter().for_each(|worker| cluster.look_at(worker.id));
+        let workers = self.nodes.iter().flat_map(|node| &node.workers);
+        workers.for_each(|worker| cluster.look_at(worker.id));
         let every = setting.kill_every_us;
         if Self::strikes(&mut self.random, now, &mut self.next_kill_ns, every) {
             let stool = &self.stools[self.random.random_range(0..self.stools.len())];
@@ -228,22 +246,43 @@ impl Run {
             }
         }
         self.cut_a_link(now, report);
-        let every = setting.restart_every_us;
+        let every = setting.attach_every_us;
+        if Self::strikes(&mut self.random, now, &mut self.next_attach_ns, every) {
+            cluster.generation.set(cluster.generation.get() + 1);
+        }
+        // All workers of a node end together, and live as long on average as if each ended alone.
+        let every = setting.restart_every_us * u64::from(setting.workers());
         if Self::strikes(&mut self.random, now, &mut self.next_restart_ns, every) {
-            let worker = self.workers[self.random.random_range(0..self.workers.len())].clone();
             report.restarts += 1;
-            let down_ns = self.random.random_range(1_000..setting.down_us_max * 1_000);
-            worker.down_until_ns.set(now + down_ns);
-            worker.stops.set(self.random.random_bool(IN_ORDER));
-            if worker.stops.get() {
-                return;
-            }
-            if cluster.sends() {
+            self.end_a_node(now);
+        }
+    }
+
+    /// Lets the workers of a node end, or die.
+    fn end_a_node(&mut self, now: u64) {
+        let node = self.nodes[self.random.random_range(0..self.nodes.len())].clone();
+        let down_us_max = self.cluster.setting().down_us_max;
+        node.down_until_ns.set(now + self.random.random_range(1_000..down_us_max * 1_000));
+        let mut dying = node.running();
+        if self.random.random_bool(IN_ORDER) {
+            node.stops.set(true);
+            return;
+        }
+        if self.random.random_bool(ONE_FAILS) {
+            node.stops.set(true);
+            let failed = self.random.random_range(0..dying.len());
+            dying = vec![dying.swap_remove(failed)];
+        }
+        for worker in &dying {
+            if self.cluster.sends() {
                 worker.crashes.set(worker.crashes.get() + 1);
-                cluster.dies(worker.id);
+                self.cluster.dies(worker.id);
             } else {
-                self.kill_worker(&worker);
+                self.kill_worker(&node, worker);
             }
+        }
+        if !self.cluster.sends() {
+            dying.iter().for_each(|worker| node.ended(worker));
         }
     }
 
@@ -273,35 +312,42 @@ impl Run {
         }
     }
 
-    fn kill_worker(&self, worker: &Rc<SimWorker>) {
+    fn start_worker(&self, node: &Rc<SimNode>, worker: &Rc<SimWorker>) {
+        let work = worker::work(self.cluster.clone(), node.clone(), worker.clone());
+        self.cluster.world.start(worker.process.get(), work);
+    }
+
+    fn kill_worker(&self, node: &Rc<SimNode>, worker: &Rc<SimWorker>) {
         let Cluster { world, sessions, .. } = &*self.cluster;
         world.kill(worker.process.get());
         self.cluster.dies(worker.id);
         world.fence(worker.process.get());
-        if let Some(slot) = worker.slot.take() {
-            sessions.close(worker.id.node, slot);
+        let living = worker.slot.take().map(|slot| (slot, SessionEnd::Died));
+        if let Some((slot, how)) = living.or(worker.dying.take()) {
+            sessions.close(worker.id.node, slot, how);
         }
         worker.process.set(world.add_process(RegionId(worker.id.node as u8)));
-        world.start(worker.process.get(), worker::work(self.cluster.clone(), worker.clone()));
+        self.start_worker(node, worker);
     }
 
     /// Ends the sessions of clients that have ended, and replaces clients that have died.
     fn look_after(&mut self, report: &mut Report) {
         let cluster = self.cluster.clone();
         for number in 0..self.stools.len() {
-            let Stool { process, node, slot, ops, done } = self.stools[number];
+            let Stool { process, node, slot, ops, done, ref left } = self.stools[number];
             if done {
                 continue;
             }
             if !cluster.world.is_alive(process) {
                 report.deaths += 1;
                 cluster.world.fence(process);
-                cluster.sessions.close(node, slot);
+                cluster.sessions.close(node, slot, SessionEnd::Died);
                 // A client that dies repeatedly does less each time.
                 self.stools[number] = self.start_client(number, ops * 2 / 3);
             } else if cluster.world.has_ended(process) {
+                let how = if left.get() { SessionEnd::Left } else { SessionEnd::Died };
+                cluster.sessions.close(node, slot, how);
                 self.stools[number].done = true;
-                cluster.sessions.close(node, slot);
             }
         }
     }
@@ -309,7 +355,8 @@ impl Run {
     /// Called after all clients have ended: reads every key, lets all workers report, and checks
     /// the memory.
     fn audit(&mut self) -> Result<(), String> {
-        let (cluster, workers) = (self.cluster.clone(), self.workers.clone());
+        let workers: Vec<_> = self.nodes.iter().flat_map(|node| node.workers.clone()).collect();
+        let cluster = self.cluster.clone();
         let process = cluster.world.add_process(RegionId(0));
         let result = Rc::new(RefCell::new(None));
         let into = result.clone();
@@ -322,7 +369,8 @@ impl Run {
             let program = cluster.design.program(client);
             let mut looked = program.read_all(&cluster.names, &cluster.recorder).await;
             drop(program);
-            cluster.sessions.close(0, slot);
+            // It has only read.
+            cluster.sessions.close(0, slot, SessionEnd::Left);
             let reported = all_report(&cluster, process, &workers).await;
             looked = looked.and(reported);
             if let Some(map) = cluster.table.map.nessie() {

@@ -41,14 +41,14 @@ pub struct Load {
 
 /// The work of a client's process.
 pub trait Program {
-    /// Works until the load is done.
+    /// Works until the load is done. Returns whether the client has left in order.
     fn work(
         self: Box<Self>,
         number: u32,
         load: Load,
         recorder: Rc<Recorder>,
         seed: u64,
-    ) -> Doing<'static, ()>;
+    ) -> Doing<'static, bool>;
 
     /// Reads every key at the end.
     fn read_all<'a>(
@@ -95,15 +95,15 @@ impl Program for Plain {
         load: Load,
         recorder: Rc<Recorder>,
         seed: u64,
-    ) -> Doing<'static, ()> {
+    ) -> Doing<'static, bool> {
         Box::pin(async move {
             let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
             let (client, versions) = (&self.0, &RefCell::default());
             let lane = Lane { client, number, recorder: &recorder, load: &load, versions };
             let work = (0..load.ops).map(|_| lane.operation(&random));
             lanes::run(load.lanes, work, |()| ()).await;
-            // If the client cannot detach in order, its node cleans up.
-            let _ = client.detach().await;
+            // If the client cannot detach, its node cleans up.
+            client.detach().await.is_ok()
         })
     }
 

@@ -12,6 +12,15 @@ use loch_fabric::sim::{ProcessId, World};
 
 use crate::watch::Watch;
 
+/// How a session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// In order: the session holds no memory, and has leaked none.
+    Left,
+    /// In any other way. What the session has leaked has to be scrubbed.
+    Died,
+}
+
 /// The sessions of all nodes.
 pub struct Sessions {
     world: World,
@@ -22,6 +31,8 @@ pub struct Sessions {
     dead: RefCell<Vec<Vec<u64>>>,
     /// For each node, all sessions that ended.
     ended: RefCell<Vec<Vec<u64>>>,
+    /// Whether any session has died.
+    any_died: Cell<bool>,
     watch: Option<Rc<Watch>>,
 }
 
@@ -33,7 +44,8 @@ impl Sessions {
         watch: Option<Rc<Watch>>,
     ) -> Self {
         let none = || RefCell::new(vec![Vec::new(); usize::from(nodes)]);
-        Self { world, client_slots, next: Cell::new(1), dead: none(), ended: none(), watch }
+        let (next, any_died) = (Cell::new(1), Cell::new(false));
+        Self { world, client_slots, next, dead: none(), ended: none(), any_died, watch }
     }
 
     /// The session of a process that takes this slot of its node.
@@ -55,7 +67,8 @@ impl Sessions {
         self.open(process, node, slot.expect("a node has more slots than clients"))
     }
 
-    pub fn close(&self, node: u16, slot: u32) {
+    pub fn close(&self, node: u16, slot: u32, how: SessionEnd) {
+        self.any_died.set(self.any_died.get() || how == SessionEnd::Died);
         let at = session_addr(RegionId(node as u8), slot);
         let incarnation = self.world.load(at);
         self.dead.borrow_mut()[usize::from(node)].push(incarnation);
@@ -67,7 +80,8 @@ impl Sessions {
         }
     }
 
-    /// The sessions of a node that ended since a worker last asked. They have cleaned nothing up.
+    /// The sessions of a node that ended since a worker last asked. They may still own chunks:
+    /// one that left has not waited for the slabs that it had seized.
     pub fn take_dead(&self, node: u16) -> Vec<u64> {
         std::mem::take(&mut self.dead.borrow_mut()[usize::from(node)])
     }
@@ -76,6 +90,11 @@ impl Sessions {
     /// it cleaned up.
     pub fn take_ended(&self) -> Vec<Vec<u64>> {
         self.ended.take()
+    }
+
+    /// Whether any session has died.
+    pub fn any_died(&self) -> bool {
+        self.any_died.get()
     }
 
     /// The incarnation that holds a slot; 0: none.

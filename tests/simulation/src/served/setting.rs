@@ -62,6 +62,8 @@ pub struct Setting {
     pub down_us_max: u64,
     /// Mean time between two cuts of a link, each too short for a connection to break.
     pub cut_every_us: u64,
+    /// Mean time between two times at which nodes have come back with other memory.
+    pub attach_every_us: u64,
 }
 
 impl Setting {
@@ -126,6 +128,7 @@ impl Setting {
             restart_every_us: sometimes(random, 600),
             down_us_max: 1_500,
             cut_every_us: 0,
+            attach_every_us: sometimes(random, 1_000),
         }
     }
 

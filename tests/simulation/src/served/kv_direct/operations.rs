@@ -349,7 +349,7 @@ impl Program for Asker {
         load: Load,
         recorder: Rc<Recorder>,
         seed: u64,
-    ) -> Doing<'static, ()> {
+    ) -> Doing<'static, bool> {
         Box::pin(async move {
             let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
             let (asker, recorder, names) = (&*self, &*recorder, &*load.names);
@@ -361,6 +361,7 @@ impl Program for Asker {
                 work.operation(task).await;
             });
             lanes::run(load.lanes, operations, |()| ()).await;
+            asker.client.detach().await.is_ok()
         })
     }
 
