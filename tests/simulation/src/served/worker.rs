@@ -194,7 +194,10 @@ impl WorkerHost for Host {
         self.worker.dying.set(Some((slot, how)));
     }
 
-    fn opened(&self) {}
+    /// A worker that has opened another session counts from the beginning.
+    fn opened(&self) {
+        self.counted.take();
+    }
 
     async fn after(&self, was_busy: bool) -> Next<()> {
         if self.draw(|random, setting| random.random_bool(setting.housekeeping)) {
