@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loch::lanes::{block_on, run};
 use loch::{AsyncTable, Cluster, Conditional, ConnectOptions, Error, Expect, PutOptions, Version};
@@ -48,7 +48,11 @@ pub fn work(task: &Task) {
     block_on(run(task.lanes, (0..task.lanes).map(|lane| client.lane(lane)), |()| ()));
 }
 
-/// Before a device that cannot be used is tried again.
+/// A node that was killed is started again within seconds, and then takes its time on a host with
+/// little of it.
+const PATIENCE_WITH_NODE: Duration = Duration::from_secs(60);
+/// Before a device that cannot be used is tried again, or a node that is unreachable. A node that
+/// goes down says so at once, so tries alone are no measure of time.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The home node may be down at the moment, and come back; so may the port of this host.
@@ -58,19 +62,19 @@ fn connect(task: &Task) -> (Cluster, loch::Table) {
         connect_timeout: PATIENCE_TO_CONNECT,
         ..ConnectOptions::default()
     };
-    const TRIES: usize = 10;
-    for _ in 0..TRIES {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE_WITH_NODE {
         let cluster = Cluster::connect_with(&task.socket, options.clone());
         let table = cluster.and_then(|cluster| Ok((cluster.clone(), cluster.table(&task.table)?)));
         match table {
             Ok(attached) => return attached,
             // It went down between the two.
-            Err(Error::NodeUnreachable { .. }) => (),
+            Err(Error::NodeUnreachable { .. }) => std::thread::sleep(PAUSE),
             Err(Error::Device { .. }) if task.over_network => std::thread::sleep(PAUSE),
             Err(error) => panic!("client {}: {error}", task.client),
         }
     }
-    panic!("client {}: no node after {TRIES} tries", task.client)
+    panic!("client {}: no node after {PATIENCE_WITH_NODE:?}", task.client)
 }
 
 fn stop_at_end_of_input() -> Arc<AtomicBool> {
