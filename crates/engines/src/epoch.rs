@@ -405,9 +405,9 @@ mod tests {
 
     impl Fabric for Node {
         loch_fabric::pass_on!(
-            caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
-            write_unsignaled write is_mapped store store_before store_after announce reload raw
-            wall_ms random
+            caps counters read_words read_bucket read_buckets read read_many read_word_and_bytes
+            compare_swap fetch_add write_unsignaled write is_mapped store store_before store_after
+            announce reload raw wall_ms random
             => shm
         );
 

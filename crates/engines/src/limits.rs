@@ -146,3 +146,10 @@ pub const POOL_SHARE: u64 = 128;
 
 /// Entries that a turn of the daemon moves, sorts, or merges.
 pub const DAEMON_TURN_ENTRIES: usize = 4096;
+
+/// Keys of a batch that go through the stages of an operation together: at each stage one READ.
+pub const BATCH_KEYS: usize = loch_fabric::limits::BATCH_READS_MAX;
+
+/// Entries of a batch are read into one buffer and copied from there: longer ones than this are
+/// read one by one.
+pub const BATCH_ENTRY_BYTES_MAX: usize = 1 << 10;

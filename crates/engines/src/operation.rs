@@ -7,6 +7,35 @@ use loch_fabric::Buf;
 
 use crate::error::EngineError;
 
+/// A value that a GET of many keys has found: valid while it is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<'a> {
+    /// The value's version.
+    pub version: u64,
+    /// The value's bytes.
+    pub value: &'a [u8],
+    /// When the value expires, in milliseconds since the Unix epoch.
+    pub expires_at_ms: Option<u64>,
+}
+
+impl Found<'_> {
+    /// A copy that owns its bytes.
+    pub fn to_value(&self) -> Value {
+        Value::new(
+            Buf::from(self.value.to_vec()),
+            0..self.value.len(),
+            self.version,
+            self.expires_at_ms,
+        )
+    }
+}
+
+impl<'a> From<&'a Value> for Found<'a> {
+    fn from(value: &'a Value) -> Self {
+        Self { version: value.version(), value, expires_at_ms: value.expires_at_ms() }
+    }
+}
+
 /// The options of a PUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {

@@ -22,6 +22,14 @@ pub enum Bug {
     CacheOutlivesReuse,
     /// All EMPTY words are equal.
     UntaggedEmpty,
+    /// A batch of PUTs gives up its epoch before the general path has installed its other entries.
+    BatchRestUnpinned,
+    /// A batch of GETs gives up its epoch after it has read the index.
+    BatchUnpinned,
+    /// A batch of GETs does not look at generations again after it has read the entries.
+    BatchBelievesTorn,
+    /// A batch of GETs takes the keys that the stages could not answer for absent.
+    BatchForgetsRest,
     /// A PUT that lost its CAS to any operation on the key counts as done.
     AbsorbAnything,
     /// A PUT whose CAS expected a remembered word also counts as done.

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use crate::limits::BUCKET_WORDS_MAX;
+use crate::limits::{BATCH_READS_MAX, BUCKET_WORDS_MAX};
 use crate::{Buf, Counters, RegionId, RemoteAddr, Result};
 
 /// The accesses with which remote atomics are atomic.
@@ -111,6 +111,66 @@ pub trait Fabric {
         buf: Buf,
     ) -> impl Future<Output = (Buf, Result<()>)> + '_;
 
+    /// READs the first `words` words of many buckets, all in one doorbell: for batches, as
+    /// [`Fabric::read_many`]. The other words of `out` are unspecified afterwards.
+    ///
+    /// # Errors
+    /// As [`Fabric::read_words`]; then all of `out` is unspecified.
+    ///
+    /// # Panics
+    /// If `words` exceeds [`limits::BUCKET_WORDS_MAX`](crate::limits), if there are more than
+    /// [`limits::BATCH_READS_MAX`](crate::limits) buckets, or if `out` is shorter than `at`.
+    fn read_buckets<'a>(
+        &'a self,
+        at: &'a [RemoteAddr],
+        words: usize,
+        out: &'a mut [[u64; BUCKET_WORDS_MAX]],
+    ) -> impl Future<Output = Result<()>> + 'a {
+        assert!(at.len() <= BATCH_READS_MAX && at.len() <= out.len(), "READs of a batch");
+        let posted: Vec<_> = at.iter().map(|at| self.read_bucket(*at, words)).collect();
+        async move {
+            let mut result = Ok(());
+            for (read, out) in posted.into_iter().zip(out) {
+                match read.await {
+                    Ok(bucket) => *out = bucket,
+                    Err(error) => result = result.and(Err(error)),
+                }
+            }
+            result
+        }
+    }
+
+    /// READs each of `reads`, all in one doorbell, and appends their bytes to `buf`, one READ's
+    /// after the other's. If a verb is refused or fails nothing is appended.
+    ///
+    /// This is for batches of operations, which have neither a future nor a buffer each. A backend
+    /// that has no such doorbell posts the READs one after the other.
+    ///
+    /// # Panics
+    /// If there are more than [`limits::BATCH_READS_MAX`](crate::limits).
+    fn read_many<'a>(
+        &'a self,
+        reads: &'a [(RemoteAddr, usize)],
+        mut buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<()>)> + 'a {
+        assert!(reads.len() <= BATCH_READS_MAX, "READs of a batch");
+        let post = |(at, len): &(RemoteAddr, usize)| self.read(*at, *len, Buf::new());
+        let posted: Vec<_> = reads.iter().map(post).collect();
+        async move {
+            let before = buf.len();
+            let mut result = Ok(());
+            for read in posted {
+                let (bytes, done) = read.await;
+                buf.extend_from_slice(&bytes);
+                result = result.and(done);
+            }
+            if result.is_err() {
+                buf.truncate(before);
+            }
+            (buf, result)
+        }
+    }
+
     /// READs a word and, in the same doorbell, `len` bytes that are appended to `buf`. The order of
     /// the two is not promised.
     fn read_word_and_bytes(
@@ -176,6 +236,10 @@ pub trait Fabric {
     ///
     /// Only for backends whose [`Caps::validation`] is [`Validation::Reread`].
     fn reload(&self, at: RemoteAddr) -> Result<u64>;
+
+    /// Announces that a READ of the word at `at` follows shortly. This is a hint: it may do
+    /// nothing, and any address is allowed.
+    fn will_read(&self, _at: RemoteAddr) {}
 
     /// Announces that a store to the word at `at` of a mapped region follows shortly. This is a
     /// hint: it may do nothing, and any address is allowed.

@@ -15,9 +15,10 @@
 ///
 /// impl Fabric for Idle {
 ///     pass_on!(
-///         caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
-///         write_unsignaled write is_mapped store_before store_after announce load load_bytes
-///         reload will_store raw posted is_settled now_us wall_ms random pause yield_now => inner
+///         caps counters read_words read_bucket read_buckets read read_many read_word_and_bytes
+///         compare_swap fetch_add write_unsignaled write is_mapped store_before store_after
+///         announce load load_bytes reload will_read will_store raw posted is_settled now_us
+///         wall_ms random pause yield_now => inner
 ///     );
 ///
 ///     fn store(&self, _: RemoteAddr, _: &[&[u8]]) -> Result<(), FabricError> {
@@ -40,6 +41,27 @@ macro_rules! pass_on {
             out: &'a mut [u64],
         ) -> impl ::std::future::Future<Output = $crate::Result<()>> + 'a {
             self.$to.read_words(at, out)
+        }
+    };
+    (@ read_buckets $to:ident) => {
+        #[inline]
+        fn read_buckets<'a>(
+            &'a self,
+            at: &'a [$crate::RemoteAddr],
+            words: usize,
+            out: &'a mut [[u64; $crate::limits::BUCKET_WORDS_MAX]],
+        ) -> impl ::std::future::Future<Output = $crate::Result<()>> + 'a {
+            self.$to.read_buckets(at, words, out)
+        }
+    };
+    (@ read_many $to:ident) => {
+        #[inline]
+        fn read_many<'a>(
+            &'a self,
+            reads: &'a [($crate::RemoteAddr, usize)],
+            buf: $crate::Buf,
+        ) -> impl ::std::future::Future<Output = ($crate::Buf, $crate::Result<()>)> + 'a {
+            self.$to.read_many(reads, buf)
         }
     };
     (@ caps $to:ident) => { $crate::pass_on!(# $to caps() -> $crate::Caps); };
@@ -100,6 +122,9 @@ macro_rules! pass_on {
     };
     (@ reload $to:ident) => {
         $crate::pass_on!(# $to reload(at: $crate::RemoteAddr) -> $crate::Result<u64>);
+    };
+    (@ will_read $to:ident) => {
+        $crate::pass_on!(# $to will_read(at: $crate::RemoteAddr) -> ());
     };
     (@ will_store $to:ident) => {
         $crate::pass_on!(# $to will_store(at: $crate::RemoteAddr) -> ());

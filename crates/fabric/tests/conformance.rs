@@ -35,7 +35,9 @@ use std::cell::Cell;
 use std::future::Future;
 
 use backends::{BYTES, Cluster, REGIONS, Shm, Sim};
-use loch_fabric::limits::{BUCKET_WORDS_MAX, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX};
+use loch_fabric::limits::{
+    BATCH_READS_MAX, BUCKET_WORDS_MAX, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX,
+};
 use loch_fabric::{
     Buf, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip, Validation, VerbCount, lanes,
 };
@@ -68,6 +70,7 @@ suite! {
         a_doorbell_reads_several_places,
         a_bucket_is_padded_with_zeros,
         a_read_appends,
+        a_batch_reads_many_places,
         a_word_and_bytes_come_together,
         a_swap_happens_on_a_match_only,
         an_addition_wraps,
@@ -161,6 +164,55 @@ fn a_read_appends<C: Cluster>() {
             assert_eq!((&buf[..], done), (&b"> one sided"[..], Ok(())));
             let (buf, done) = f.read(at(THERE, 7), 0, buf).await;
             assert_eq!((&buf[..], done), (&b"> one sided"[..], Ok(())));
+        })
+    });
+}
+
+fn a_batch_reads_many_places<C: Cluster>() {
+    C::new().run(&[HERE], |f, _| {
+        Box::pin(async move {
+            let image: Vec<u8> = (0..512).map(|byte| byte as u8).collect();
+            put(f, at(HERE, 0), &image).await;
+            put(f, at(THERE, 0), &image).await;
+            for count in [0, 1, 2, BATCH_READS_MAX] {
+                let region = |i: usize| if i % 3 == 1 { HERE } else { THERE };
+                let reads: Vec<_> =
+                    (0..count).map(|i| (at(region(i), i as u64 * 5), i * 3 % 17)).collect();
+                let before = f.counters().snapshot();
+                let (buf, done) = f.read_many(&reads, Buf::from(b"> ".to_vec())).await;
+                let parts = reads.iter().map(|(at, len)| {
+                    let begin = at.offset() as usize;
+                    &image[begin..begin + len]
+                });
+                let expected = [b"> ".to_vec(), parts.collect::<Vec<_>>().concat()].concat();
+                assert_eq!((&buf[..], done), (&expected[..], Ok(())));
+                let cost = f.counters().snapshot() - before;
+                assert_eq!(cost.reads, count as u64);
+                for words in 0..=BUCKET_WORDS_MAX {
+                    let places: Vec<_> = (0..count).map(|i| at(region(i), i as u64 * 8)).collect();
+                    let mut out = [[7; BUCKET_WORDS_MAX]; BATCH_READS_MAX + 1];
+                    assert_eq!(f.read_buckets(&places, words, &mut out).await, Ok(()));
+                    for (i, bucket) in out[..count].iter().enumerate() {
+                        let image = image[i * 8..].chunks_exact(8).take(words);
+                        let words_of_image =
+                            image.map(|word| u64::from_le_bytes(word.try_into().expect("8")));
+                        assert!(bucket[..words].iter().copied().eq(words_of_image), "{i}");
+                    }
+                    assert_eq!(out[BATCH_READS_MAX], [7; BUCKET_WORDS_MAX], "it was not asked for");
+                }
+            }
+            let good = (at(HERE, 0), 9);
+            for (place, error) in bad_places(9) {
+                for reads in [[good, (place, 9)], [(place, 9), good]] {
+                    let (buf, done) = f.read_many(&reads, Buf::from(b"kept".to_vec())).await;
+                    assert_eq!((&buf[..], done), (&b"kept"[..], Err(error)));
+                }
+            }
+            for (place, error) in bad_words(16) {
+                let mut out = [[0; BUCKET_WORDS_MAX]; 2];
+                let read = f.read_buckets(&[at(HERE, 0), place], 2, &mut out).await;
+                assert_eq!(read, Err(error));
+            }
         })
     });
 }

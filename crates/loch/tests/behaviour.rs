@@ -333,6 +333,45 @@ fn many_at_a_time_come_back_in_order(kind: &Kind) {
     assert!(matches!(wrong, Err(Error::KeyEmpty)));
 }
 
+fn batches_do_what_single_operations_do(kind: &Kind) {
+    let table = kind.open();
+    let name = |key: u32| format!("key of some length {key}").into_bytes();
+    let value = |key: u32, round: u8| vec![round ^ key as u8; (key as usize * 37) % 600];
+    for round in 0..3 {
+        let pairs: Vec<_> = (0..200).map(|key| (name(key), value(key, round))).collect();
+        let mut versions = Vec::new();
+        for pairs in [&pairs[..1], &pairs[1..33], &pairs[33..66], &pairs[66..]] {
+            versions.extend(table.put_many(pairs).unwrap());
+        }
+        assert!(table.delete(&name(u32::from(round) + 7)).unwrap());
+        for (key, version) in (0..).zip(versions).filter(|(key, _)| *key != u32::from(round) + 7) {
+            let found = table.get(&name(key)).unwrap().expect("it was put");
+            assert_eq!((&found[..], found.version()), (&value(key, round)[..], version), "{key}");
+        }
+        // One key is asked for twice, and some have no value.
+        let keys: Vec<_> = (0..220).chain([3]).map(name).collect();
+        for keys in [&keys[..1], &keys[..32], &keys[1..34], &keys] {
+            let pair = |bytes: &[u8], version| (bytes.to_vec(), version);
+            let mut answers = vec![Vec::new(); keys.len()];
+            let answered = table.get_each(keys, |key, found| {
+                answers[key].push(found.map(|value| pair(&value, value.version())));
+            });
+            answered.unwrap();
+            for (key, answers) in keys.iter().zip(answers) {
+                let single = table.get(key).unwrap();
+                assert_eq!(answers, [single.map(|value| pair(&value, value.version()))], "{key:?}");
+            }
+        }
+    }
+    // Both PUTs of a key are done, and one of them wins.
+    let versions = table.put_many(&[(b"twice", b"1"), (b"twice", b"2")]).unwrap();
+    let found = table.get(b"twice").unwrap().expect("it was put");
+    let winner = versions.iter().position(|version| *version == found.version());
+    assert_eq!(winner.map(|winner| vec![b'1' + winner as u8]), Some(found.to_vec()));
+    let wrong = table.get_each(&[&b"good"[..], b""], |_, _| ());
+    assert!(matches!(wrong, Err(Error::KeyEmpty)));
+}
+
 fn lanes_mix_all_operations(kind: &Kind) {
     let table = kind.open();
     let lanes = table.asynch();
@@ -446,7 +485,8 @@ macro_rules! suite {
             a_value_with_a_time_to_live_expires numbers_are_added_to
             appended_bytes_come_behind_the_value an_appended_value_expires_when_it_did_before
             bytes_that_many_append_are_all_there_in_one_order
-            many_at_a_time_come_back_in_order lanes_mix_all_operations
+            many_at_a_time_come_back_in_order batches_do_what_single_operations_do
+            lanes_mix_all_operations
             a_value_is_written_in_place threads_at_several_nodes_see_one_table
             two_tables_are_apart a_table_goes_to_another_thread_and_outlives_its_cluster
             a_session_is_used_again_by_the_next_client);

@@ -38,8 +38,10 @@ impl Family {
     /// The subjects in which its bugs are looked for, in turn.
     fn subjects(self) -> Vec<Subject> {
         match self {
-            Family::Loch => Kind::all(Protocol::Loch).map(Subject::Nessie).into(),
-            Family::Published => Kind::all(Protocol::Published).map(Subject::Nessie).into(),
+            Family::Loch => Kind::all(Protocol::Loch).into_iter().map(Subject::Nessie).collect(),
+            Family::Published => {
+                Kind::all(Protocol::Published).into_iter().map(Subject::Nessie).collect()
+            }
             Family::Requests => [Engine::Server, Engine::Hybrid].map(Subject::Served).into(),
             Family::Herd => vec![Subject::Served(Engine::HerdCache)],
             Family::Pilaf => vec![Subject::Served(Engine::Pilaf)],
@@ -179,6 +181,13 @@ impl Plant {
                 | Bug::UnusedScrubbed
                 | Bug::NoteOutsideEpoch,
             ) => of(Protocol::Loch, &[Workload::Wraps]),
+            Plant::Engine(
+                Family::Loch,
+                Bug::BatchUnpinned
+                | Bug::BatchBelievesTorn
+                | Bug::BatchForgetsRest
+                | Bug::BatchRestUnpinned,
+            ) => of(Protocol::Loch, &[Workload::Batches]),
             Plant::Engine(Family::Requests, Bug::LargerSessionBelieved) => {
                 vec![Subject::Served(Engine::Server)]
             }

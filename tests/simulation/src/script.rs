@@ -7,9 +7,11 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
+use loch_engines::kv::OneOf;
+use loch_engines::limits::BATCH_KEYS;
 use loch_engines::operation::{PutOptions, Value};
 use loch_engines::{EngineError, Kv};
-use loch_fabric::sim::{ProcessId, World};
+use loch_fabric::sim::{ProcessId, SimEndpoint, World};
 use loch_fabric::{Fabric, lanes};
 use loch_history::{Answer, Ask, Operation, Outcome, appended};
 use rand::{RngExt, SeedableRng};
@@ -68,10 +70,81 @@ impl Notes {
         PutOptions { expires_at_ms: Some(at) }
     }
 
+    /// A client begins an operation. Returns the operation's number.
+    fn called(
+        &self,
+        client: &impl Kv<Fabric = SimEndpoint>,
+        number: u32,
+        key: u64,
+        ask: Ask,
+    ) -> usize {
+        let operation = Operation {
+            client: number,
+            key,
+            ask,
+            called: self.world.now_ns(),
+            returned: u64::MAX,
+            outcome: Outcome::Unknown,
+        };
+        self.operations.borrow_mut().push(operation);
+        self.processes.borrow_mut().push(client.fabric().process());
+        self.operations.borrow().len() - 1
+    }
+
+    /// The outcome of an operation that failed.
+    fn failed(&self, client: u32, key: u64, ask: Ask, error: &EngineError) -> Outcome {
+        match error {
+            EngineError::Ambiguous(_) => Outcome::Unknown,
+            EngineError::IndexFull { .. }
+            | EngineError::OutOfMemory { .. }
+            | EngineError::Timeout { .. }
+            | EngineError::Fabric(_) => Outcome::Known(Answer::NoEffect),
+            EngineError::ValueTooLong { .. } if matches!(ask, Ask::Append(_)) => {
+                Outcome::Known(Answer::NoEffect)
+            }
+            error => {
+                let told = format!("client {client}: {ask:?} of {key}: {error}");
+                self.absurd(told);
+                Outcome::Unknown
+            }
+        }
+    }
+
+    /// The tag of a value that was found for a key by an operation which began at `called_ms`.
+    fn tag_of(&self, found: &Value, key: u64, called_ms: u64, setting: &Setting) -> u64 {
+        let is_number = key < setting.numbers;
+        let pieces = pieces_of(found, setting, is_number);
+        let tag = pieces.iter().copied().reduce(appended).unwrap_or_else(|| {
+            let len = found.len();
+            self.absurd(format!("a torn value of {len} bytes for {key}"));
+            0
+        });
+        let expires = found.expires_at_ms();
+        let put = pieces.first().unwrap_or(&tag);
+        let meant = self.expires_at_ms.borrow().get(put).copied();
+        if !is_number && (expires != meant || expires.is_some_and(|at| at <= called_ms)) {
+            let told = format!("{tag} of {key} expires at {expires:?}, shown at {called_ms}");
+            self.absurd(told);
+        }
+        tag
+    }
+
     /// An operation came to an end.
     fn returned(&self, at: usize, outcome: Outcome) {
         let operation = &mut self.operations.borrow_mut()[at];
         (operation.returned, operation.outcome) = (self.world.now_ns(), outcome);
+    }
+
+    /// An operation of a batch was answered.
+    fn answered(&self, is_answered: &mut bool, at: usize, answer: Answer) {
+        if std::mem::replace(is_answered, true) {
+            self.absurd("a batch answered twice".into());
+        }
+        self.returned(at, Outcome::Known(answer));
+    }
+
+    fn absurd(&self, told: String) {
+        self.absurd.borrow_mut().push(told);
     }
 
     /// A process is fenced: none of its operations takes effect from now on.
@@ -167,6 +240,12 @@ pub async fn work(
                 crowd(client, setting, random).await;
             } else if setting.moves > 0.0 && random.borrow_mut().random_bool(setting.moves) {
                 wander(client, setting, random).await;
+            } else if setting.batches > 0.0 && random.borrow_mut().random_bool(setting.batches) {
+                let writes = (number as usize) < setting.writers && random.borrow_mut().random();
+                match writes {
+                    true => put_many(client, number, setting, notes, random).await,
+                    false => get_many(client, number, setting, notes, random).await,
+                }
             } else {
                 operate(client, number, setting, notes, random).await;
             }
@@ -246,23 +325,8 @@ async fn operate(
         true => Ask::Get,
         false => pick(key, is_number, setting, notes, &mut random.borrow_mut()),
     };
-    let called = notes.world.now_ns();
-    let at = notes.operations.borrow().len();
-    let unknown = Operation {
-        client: number,
-        key,
-        ask,
-        called,
-        returned: u64::MAX,
-        outcome: Outcome::Unknown,
-    };
-    notes.operations.borrow_mut().push(unknown);
-    notes.processes.borrow_mut().push(client.fabric().process());
-    let patience_us = {
-        let mut random = random.borrow_mut();
-        let cancels = setting.cancels > 0.0 && random.random_bool(setting.cancels);
-        cancels.then(|| random.random_range(1..12))
-    };
+    let at = notes.called(client, number, key, ask);
+    let patience_us = patience_us(setting, random);
     let options = match ask {
         Ask::Put(value) | Ask::PutIfAbsent(value) | Ask::PutIfVersion { value, .. }
             if !is_number && setting.expires > 0.0 =>
@@ -280,23 +344,120 @@ async fn operate(
     let outcome = match unless_dropped(client, patience_us, answered).await {
         None => Outcome::Unknown,
         Some(Ok(answer)) => Outcome::Known(answer),
-        Some(Err(EngineError::Ambiguous(_))) => Outcome::Unknown,
-        Some(Err(
-            EngineError::IndexFull { .. }
-            | EngineError::OutOfMemory { .. }
-            | EngineError::Timeout { .. }
-            | EngineError::Fabric(_),
-        )) => Outcome::Known(Answer::NoEffect),
-        Some(Err(EngineError::ValueTooLong { .. })) if matches!(ask, Ask::Append(_)) => {
-            Outcome::Known(Answer::NoEffect)
-        }
-        Some(Err(error)) => {
-            notes.absurd.borrow_mut().push(format!("client {number}: {ask:?} of {key}: {error}"));
-            Outcome::Unknown
-        }
+        Some(Err(error)) => notes.failed(number, key, ask, &error),
     };
     notes.returned(at, outcome);
     reconnect(client.fabric()).await;
+}
+
+/// The most checked keys of a batch, and the number of others that may come before them: with
+/// these it has two parts.
+const BATCH_KEYS_MAX: usize = 6;
+const OTHERS: usize = BATCH_KEYS - 3;
+
+/// The keys of a batch, and how many others come before them. A key may be among them twice.
+fn batch_of(setting: &Setting, random: &RefCell<ChaCha8Rng>) -> (Vec<u64>, usize) {
+    let mut random = random.borrow_mut();
+    let count = random.random_range(1..=BATCH_KEYS_MAX.min(setting.keys as usize + 1));
+    let first = random.random_range(0..setting.keys);
+    let keys = (0..count as u64).map(|key| (first + key) % setting.keys).collect();
+    (keys, if random.random_bool(0.1) { OTHERS } else { 0 })
+}
+
+/// PUTs some of the checked keys in one batch.
+async fn put_many(
+    client: &Client,
+    number: u32,
+    setting: &Setting,
+    notes: &Notes,
+    random: &RefCell<ChaCha8Rng>,
+) {
+    let OneOf::First(own) = client else { unreachable!("the published protocol has no batches") };
+    let (keys, _) = batch_of(setting, random);
+    let values: Vec<_> = keys.iter().map(|_| notes.next_value()).collect();
+    let pair = |(key, value): (&u64, &u64)| {
+        (key_name(*key), value_of(*value, setting, *key < setting.numbers))
+    };
+    let pairs: Vec<_> = keys.iter().zip(&values).map(pair).collect();
+    let called: Vec<_> = keys
+        .iter()
+        .zip(&values)
+        .map(|(key, value)| notes.called(client, number, *key, Ask::Put(*value)))
+        .collect();
+    let mut answered = vec![false; keys.len()];
+    let done = {
+        let puts = own.put_many(&pairs, |pair, version| {
+            notes.told(keys[pair], version);
+            notes.answered(&mut answered[pair], called[pair], Answer::Stored(version));
+        });
+        unless_dropped(client, patience_us(setting, random), puts).await
+    };
+    for (at, key) in keys.iter().enumerate().filter(|(at, _)| !answered[*at]) {
+        match &done {
+            Some(Ok(())) => notes.absurd(format!("a batch did not answer for {key}")),
+            // The others of the batch may have been done.
+            Some(Err(error)) => drop(notes.failed(number, *key, Ask::Put(values[at]), error)),
+            None => (),
+        }
+        notes.returned(called[at], Outcome::Unknown);
+    }
+    reconnect(client.fabric()).await;
+}
+
+/// GETs some of the checked keys in one batch.
+async fn get_many(
+    client: &Client,
+    number: u32,
+    setting: &Setting,
+    notes: &Notes,
+    random: &RefCell<ChaCha8Rng>,
+) {
+    let OneOf::First(own) = client else { unreachable!("the published protocol has no batches") };
+    let (keys, others) = batch_of(setting, random);
+    let mut names: Vec<_> =
+        (0..others).map(|other| format!("nobody-{other}").into_bytes()).collect();
+    names.extend(keys.iter().map(|key| key_name(*key)));
+    let called: Vec<_> =
+        keys.iter().map(|key| notes.called(client, number, *key, Ask::Get)).collect();
+    let called_ms = client.fabric().wall_ms();
+    let mut answered = vec![false; keys.len()];
+    let done = {
+        let gets = own.get_many(&names, |name, found| {
+            let Some(at) = name.checked_sub(others) else {
+                if found.is_some() {
+                    notes.absurd(format!("a value of nobody-{name}"));
+                }
+                return;
+            };
+            let (key, value) = (keys[at], found.map(|found| found.to_value()));
+            let found = value.map(|value| {
+                let tag = notes.tag_of(&value, key, called_ms, setting);
+                notes.told(key, value.version());
+                (tag, value.version())
+            });
+            notes.answered(&mut answered[at], called[at], Answer::Found(found));
+        });
+        unless_dropped(client, patience_us(setting, random), gets).await
+    };
+    for (at, key) in keys.iter().enumerate().filter(|(at, _)| !answered[*at]) {
+        let outcome = match &done {
+            None => Outcome::Unknown,
+            Some(Err(error)) => notes.failed(number, *key, Ask::Get, error),
+            Some(Ok(())) => {
+                notes.absurd(format!("a batch did not answer for {key}"));
+                Outcome::Unknown
+            }
+        };
+        notes.returned(called[at], outcome);
+    }
+    reconnect(client.fabric()).await;
+}
+
+/// How long a client waits for an operation, if it does not wait for its end.
+fn patience_us(setting: &Setting, random: &RefCell<ChaCha8Rng>) -> Option<u64> {
+    let mut random = random.borrow_mut();
+    let cancels = setting.cancels > 0.0 && random.random_bool(setting.cancels);
+    cancels.then(|| random.random_range(1..12))
 }
 
 fn pick(
@@ -337,22 +498,7 @@ async fn answer(
     let is_number = key < setting.numbers;
     let bytes_of = |tag: u64| value_of(tag, setting, is_number);
     let called_ms = client.fabric().wall_ms();
-    let tag_of = |found: &Value| {
-        let pieces = pieces_of(found, setting, is_number);
-        let tag = pieces.iter().copied().reduce(appended).unwrap_or_else(|| {
-            let len = found.len();
-            notes.absurd.borrow_mut().push(format!("a torn value of {len} bytes for {key}"));
-            0
-        });
-        let expires = found.expires_at_ms();
-        let put = pieces.first().unwrap_or(&tag);
-        let meant = notes.expires_at_ms.borrow().get(put).copied();
-        if !is_number && (expires != meant || expires.is_some_and(|at| at <= called_ms)) {
-            let told = format!("{tag} of {key} expires at {expires:?}, shown at {called_ms}");
-            notes.absurd.borrow_mut().push(told);
-        }
-        tag
-    };
+    let tag_of = |found: &Value| notes.tag_of(found, key, called_ms, setting);
     let answer = ask(client, &key_name(key), asked, options, bytes_of, tag_of).await?;
     match (asked, answer) {
         // The version of an absorbed PUT is one that no client ever sees, like any other unseen

@@ -34,6 +34,9 @@ pub enum Workload {
     HeldUp,
     /// Values that expire during the run, by clocks that differ.
     Expiry,
+    /// Batches of GETs and PUTs, on one host, beside the work of the other workloads. Loch's
+    /// protocol alone has batches.
+    Batches,
 }
 
 /// By which rules the clients go.
@@ -99,6 +102,8 @@ pub struct Setting {
     pub appends: bool,
     /// The share of steps in which a client moves a key instead.
     pub moves: f64,
+    /// The share of operations that are batches, of GETs or of PUTs.
+    pub batches: f64,
     /// The share of operations that are dropped before they are over.
     pub cancels: f64,
     /// Keys whose histories are checked.
@@ -151,8 +156,11 @@ impl Setting {
 
 impl Kind {
     /// All kinds of a protocol.
-    pub fn all(protocol: Protocol) -> [Kind; 9] {
-        Workload::ALL.map(|workload| Kind { protocol, workload })
+    pub fn all(protocol: Protocol) -> Vec<Kind> {
+        let is_of =
+            |workload: &Workload| protocol == Protocol::Loch || *workload != Workload::Batches;
+        let workloads = Workload::ALL.into_iter().filter(is_of);
+        workloads.map(|workload| Kind { protocol, workload }).collect()
     }
 
     /// Its name on the command line.
@@ -188,7 +196,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 9] = [
+    pub const ALL: [Workload; 10] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,
@@ -198,6 +206,7 @@ impl Workload {
         Self::Wraps,
         Self::HeldUp,
         Self::Expiry,
+        Self::Batches,
     ];
 
     /// Its name on the command line.
@@ -212,6 +221,7 @@ impl Workload {
             Workload::Wraps => "wraps",
             Workload::HeldUp => "held-up",
             Workload::Expiry => "expiry",
+            Workload::Batches => "batches",
         }
     }
 
@@ -222,6 +232,7 @@ impl Workload {
             Self::Wraps => wraps(Self::Hot.usual(random), random),
             Self::HeldUp => held_up(Self::Hot.usual(random), random),
             Self::Expiry => expiry(Self::Hot.usual(random), random),
+            Self::Batches => batches(random),
             _ => self.usual(random),
         }
     }
@@ -286,6 +297,7 @@ impl Workload {
             deletes: if full || moves { 5 } else { 2 },
             appends: false,
             moves: if moves { random.random_range(0.2..0.8) } else { 0.0 },
+            batches: 0.0,
             cancels: if random.random_bool(0.3) { 0.1 } else { 0.0 },
             // The search for an explanation is exponential in the concurrent operations on a key.
             keys: if lanes > 1 { keys.max(2) } else { keys },
@@ -308,7 +320,8 @@ impl Workload {
             | Workload::Scarce
             | Workload::Wraps
             | Workload::HeldUp
-            | Workload::Expiry => (2, 4, 16),
+            | Workload::Expiry
+            | Workload::Batches => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
                 let slots = u64::from(buckets) * slots_of_buckets;
@@ -467,6 +480,34 @@ fn expiry(usual: Setting, random: &mut impl Rng) -> Setting {
     setting.deletes = 1;
     setting.faults.wall_skew_ms = random.random_range(0..=2);
     setting.lives = Some(Lives { long: 1, ops_max: 20 });
+    setting
+}
+
+/// Batches beside the work of another workload, where memory is near.
+fn batches(random: &mut impl Rng) -> Setting {
+    let others = [
+        Workload::Hot,
+        Workload::Full,
+        Workload::Reuse,
+        Workload::Moves,
+        Workload::Scarce,
+        Workload::Wraps,
+        Workload::HeldUp,
+        Workload::Expiry,
+    ];
+    let mut setting = others[random.random_range(0..others.len())].setting(random);
+    setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
+    let options = &mut setting.table.options;
+    (options.cache, options.batched_reads, options.checksums) = (Some(false), Some(false), false);
+    setting.batches = random.random_range(0.2..0.8);
+    setting.keys = setting.keys.max(3);
+    if random.random_bool(0.3) {
+        // Answers are held up for as long as a generation takes to start over.
+        setting.table.gen_bits = Some(random.random_range(1..=2));
+        (setting.quarantine, setting.value_bytes) = (0, SHORT);
+        let faults = &mut setting.faults;
+        (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
+    }
     setting
 }
 

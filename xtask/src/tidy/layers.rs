@@ -41,7 +41,7 @@ const LAYERS: [Layers; 14] = [
         folder: "crates/fabric/src/shm/",
         order: &[
             &["copy", "words"],
-            &["region", "ring"],
+            &["many", "region", "ring"],
             &["endpoint", "mailbox"],
             &["limit", "messages", "now"],
             &["thread"],
@@ -140,7 +140,7 @@ const LAYERS: [Layers; 14] = [
     },
     Layers {
         folder: "crates/engines/src/nessie/client/",
-        order: &[&["alloc", "cache"], &["waits"]],
+        order: &[&["alloc", "batch", "cache"], &["waits"]],
         never: &[],
         known: &[],
         whole: true,
@@ -162,7 +162,7 @@ const LAYERS: [Layers; 14] = [
             &["draft"],
             &["insert"],
             &["put"],
-            &["conditional", "delete", "reserve"],
+            &["batch", "conditional", "delete", "reserve"],
         ],
         never: &[],
         known: &[],

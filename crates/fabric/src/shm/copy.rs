@@ -43,6 +43,13 @@ mod moves {
                 move_16(src, dst, len - 16);
                 move_16(src, dst, 0);
                 let mut at = 16 - past;
+                while at + 64 < len {
+                    move_16(src, dst, at);
+                    move_16(src, dst, at + 16);
+                    move_16(src, dst, at + 32);
+                    move_16(src, dst, at + 48);
+                    at += 64;
+                }
                 while at + 16 < len {
                     move_16(src, dst, at);
                     at += 16;

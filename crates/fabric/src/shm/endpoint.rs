@@ -12,8 +12,8 @@ use rand::{Rng, SeedableRng};
 use crate::bounds::is_inside;
 use crate::counters::Verb;
 use crate::limits::{
-    BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, PREFETCH_LINES_MAX, READ_WORDS_MAX,
-    REGIONS_MAX, TRANSFER_BYTES_MAX,
+    BATCH_READS_MAX, BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, PREFETCH_LINES_MAX,
+    READ_WORDS_MAX, REGIONS_MAX, TRANSFER_BYTES_MAX,
 };
 use crate::sync::AtomicU64;
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     UnreliableWrites, Validation,
 };
 
+use super::many::{Places, load_word};
 use super::{Region, copy, words};
 
 /// One thread's endpoint to the regions of this host.
@@ -154,6 +155,13 @@ impl ShmEndpoint {
     fn post_read(&self, at: RemoteAddr, len: usize) -> Result<*const u8> {
         self.count(Verb::Read, at, len);
         let place = self.locate(at, len, false)?.cast_const();
+        self.prefetch_lines(place, len);
+        Ok(place)
+    }
+
+    /// Prefetches the first lines of `len` bytes.
+    #[inline(always)]
+    pub(super) fn prefetch_lines(&self, place: *const u8, len: usize) {
         let first = place as usize & !(CACHE_LINE_BYTES - 1);
         let end = (place as usize + len).min(first + PREFETCH_LINES_MAX * CACHE_LINE_BYTES);
         let mut line = first;
@@ -161,7 +169,6 @@ impl ShmEndpoint {
             copy::prefetch(line as *const u8);
             line += CACHE_LINE_BYTES;
         }
-        Ok(place)
     }
 
     /// Posts a READ of `words` words.
@@ -192,36 +199,54 @@ impl ShmEndpoint {
         unsafe { buf.append_with(len, |room| copy::copy_out(place, room, len)) };
     }
 
+    /// Posts many READs: counts them, prefetches their lines, and returns the places of their
+    /// bytes, which stay mapped for as long as the endpoint is borrowed.
+    ///
+    /// It is a function of its own, like the stages of a batch, because the registers do not
+    /// suffice for all of them together.
+    #[inline(never)]
+    fn post_each(&self, reads: &[(RemoteAddr, usize)]) -> Result<Places> {
+        let mut places = Places::NOWHERE;
+        let mut posted = Ok(());
+        for (place, (at, len)) in places.iter_mut().zip(reads) {
+            match self.post_read(*at, *len) {
+                Ok(posted) => *place = posted,
+                Err(error) => posted = posted.and(Err(error)),
+            }
+        }
+        self.counters.count_round_trip();
+        posted.map(|()| places)
+    }
+
+    /// As [`Self::post_each`], for the first `words` words of buckets.
+    #[inline(always)]
+    fn post_buckets(&self, at: &[RemoteAddr], words: usize) -> Result<Places> {
+        let mut places = Places::NOWHERE;
+        let mut posted = Ok(());
+        for (place, at) in places.iter_mut().zip(at) {
+            match self.post_words(*at, words) {
+                Ok(posted) => *place = posted,
+                Err(error) => posted = posted.and(Err(error)),
+            }
+        }
+        self.counters.count_round_trip();
+        posted.map(|()| places)
+    }
+
     pub(super) fn load_word_at(&self, at: RemoteAddr) -> Result<u64> {
         Ok(words::load(self.word(at, false)?))
     }
 
-    /// Loads a word of every cache line of `len` bytes; `at` and `len` are multiples of 8.
+    /// Loads all whole words of `len` bytes. Returns their sum.
     #[inline(always)]
-    pub(super) fn touch(&self, at: RemoteAddr, len: usize) -> Result<u64> {
-        let place = self.locate(at, len, false)? as usize;
-        let (mut next, end) = (place & !7, place + len.saturating_sub(7));
-        let mut sum = 0u64;
-        while next < end {
-            // SAFETY: `next` is 8-aligned, and the eight bytes from it on are inside the `len` that
-            // `locate` checked, as `next < place + len - 7`. They may race, so they are an atomic.
-            let word = unsafe { &*(next as *const AtomicU64) };
-            sum = sum.wrapping_add(word.load(crate::sync::Ordering::Relaxed));
-            next = (next & !(CACHE_LINE_BYTES - 1)) + CACHE_LINE_BYTES;
+    pub(super) fn load_all(&self, at: RemoteAddr, len: usize) -> Result<u64> {
+        let place = self.locate(at, len, false)?;
+        if !at.offset().is_multiple_of(8) {
+            return Err(self.misaligned(at, len));
         }
-        Ok(sum)
+        // SAFETY: located with `len` bytes and aligned above.
+        Ok((0..len / 8).fold(0, |sum, i| unsafe { sum.wrapping_add(load_word(place, i)) }))
     }
-}
-
-/// Loads word `i` from a place.
-///
-/// # Safety
-/// `place` must be 8-aligned and mapped for `i + 1` words.
-#[inline(always)]
-pub(super) unsafe fn load_word(place: *const u8, i: usize) -> u64 {
-    // SAFETY: by this function's contract; every process reaches these bytes as atomics or in the
-    // copy engine only.
-    words::load(unsafe { &*place.cast::<AtomicU64>().add(i) })
 }
 
 /// A pause of at least this length puts the thread to sleep: its caller has no other work.
@@ -323,6 +348,49 @@ impl Fabric for ShmEndpoint {
             // SAFETY: posted above with this length, and `self` is borrowed by this future.
             let done = place.map(|place| unsafe { self.complete_read(place, len, &mut buf) });
             (buf, done)
+        }
+    }
+
+    #[inline(always)]
+    fn read_buckets<'a>(
+        &'a self,
+        at: &'a [RemoteAddr],
+        words: usize,
+        out: &'a mut [[u64; BUCKET_WORDS_MAX]],
+    ) -> impl Future<Output = Result<()>> + 'a {
+        assert!(words <= BUCKET_WORDS_MAX, "words of a bucket");
+        assert!(at.len() <= BATCH_READS_MAX && at.len() <= out.len(), "READs of a batch");
+        let posted = match words {
+            // The usual number, known when this is compiled.
+            BUCKET_WORDS_MAX => self.post_buckets(at, BUCKET_WORDS_MAX),
+            words => self.post_buckets(at, words),
+        };
+        async move {
+            Turn::default().await;
+            // SAFETY: posted above for so many words of these buckets, and `self` is borrowed by
+            // this future.
+            unsafe { posted?.load_each(words, &mut out[..at.len()]) };
+            Ok(())
+        }
+    }
+
+    #[inline(always)]
+    fn read_many<'a>(
+        &'a self,
+        reads: &'a [(RemoteAddr, usize)],
+        mut buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<()>)> + 'a {
+        assert!(reads.len() <= BATCH_READS_MAX, "READs of a batch");
+        let posted = self.post_each(reads);
+        async move {
+            Turn::default().await;
+            let places = match posted {
+                Ok(places) => places,
+                Err(error) => return (buf, Err(error)),
+            };
+            // SAFETY: posted above for these READs, and `self` is borrowed by this future.
+            unsafe { places.copy_each(reads, &mut buf) };
+            (buf, Ok(()))
         }
     }
 
@@ -441,6 +509,13 @@ impl Fabric for ShmEndpoint {
     #[inline(always)]
     fn reload(&self, at: RemoteAddr) -> Result<u64> {
         Ok(words::load_after(self.word(at, false)?))
+    }
+
+    #[inline(always)]
+    fn will_read(&self, at: RemoteAddr) {
+        if let Ok(place) = self.locate(at, 1, false) {
+            copy::prefetch(place);
+        }
     }
 
     #[inline(always)]

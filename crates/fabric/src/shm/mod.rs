@@ -18,6 +18,7 @@ mod copy;
 mod endpoint;
 mod limit;
 mod mailbox;
+mod many;
 mod messages;
 #[cfg(feature = "verbs")]
 mod now;

@@ -45,6 +45,47 @@ impl fmt::Display for Version {
 #[derive(Clone)]
 pub struct Value(operation::Value);
 
+/// A value that [`Table::get_each`](crate::Table::get_each) hands over: its bytes, and its version.
+#[derive(Clone, Copy)]
+pub struct ValueRef<'a>(operation::Found<'a>);
+
+impl<'a> From<operation::Found<'a>> for ValueRef<'a> {
+    #[inline]
+    fn from(found: operation::Found<'a>) -> Self {
+        Self(found)
+    }
+}
+
+impl<'a> From<&'a Value> for ValueRef<'a> {
+    fn from(value: &'a Value) -> Self {
+        Self(operation::Found::from(&value.0))
+    }
+}
+
+impl ValueRef<'_> {
+    /// The version of the value.
+    #[inline]
+    pub fn version(&self) -> Version {
+        Version(self.0.version)
+    }
+}
+
+impl Deref for ValueRef<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.0.value
+    }
+}
+
+impl fmt::Debug for ValueRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (len, version) = (self.len(), self.version());
+        f.debug_struct("ValueRef").field("len", &len).field("version", &version).finish()
+    }
+}
+
 impl From<operation::Value> for Value {
     #[inline]
     fn from(found: operation::Value) -> Self {

@@ -1,6 +1,7 @@
 //! One client of one table: the state that its operations share.
 
 pub(super) mod alloc;
+pub(super) mod batch;
 pub(super) mod cache;
 pub(super) mod waits;
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use loch_fabric::{Fabric, FabricError, RegionId, RoundTrip, Validation};
 
 use self::alloc::{Allocator, Owner};
+use self::batch::Batch;
 use self::cache::Cache;
 use self::waits::Wait;
 use crate::epoch::{Pin, Session};
@@ -48,6 +50,8 @@ pub struct Client<F: Fabric> {
     pub(super) read_hint: Cell<usize>,
     /// Buffers for keys, used again and again.
     pub(super) spare: SpareBuffers,
+    /// The state of a batch, used again and again.
+    pub(super) batch: Cell<Option<Box<Batch>>>,
     pub(super) counts: Counts,
     pub(super) timeout_us: u64,
     stamps: Cell<Stamps>,
@@ -135,6 +139,7 @@ impl<F: Fabric> Client<F> {
             looking: Cell::new(0),
             rooms: Cell::new(0),
             spare: SpareBuffers::default(),
+            batch: Cell::default(),
             counts: Counts::default(),
             timeout_us,
             stamps: Cell::default(),

@@ -92,7 +92,7 @@ impl<F: Fabric> Client<F> {
 
     /// The general path of a GET. The straight path calls it at each place where it gives up. To
     /// leave the loop for a single call at its end would cost a GET in many lanes a tenth.
-    async fn get_anyhow(
+    pub(super) async fn get_anyhow(
         &self,
         hash: KeyHash,
         key: &[u8],
@@ -124,14 +124,28 @@ impl<F: Fabric> Client<F> {
         let Some(header) = Header::read(buf) else {
             return Ok(None);
         };
-        let generation = header.generation & self.map.codec.gen_mask();
-        let current =
-            generation == self.map.codec.generation(word) || planted::is(Bug::NoGenerationCheck);
-        let ours = current && buf.get(header.key_at()..header.value_at()) == Some(key);
-        let sound = ours
-            && (self.fabric.reload(at)? == header.generation
-                || planted::is(Bug::TornReadsBelieved));
+        let ours = self.is_named(word, &header)
+            && buf.get(header.key_at()..header.value_at()) == Some(key);
+        let sound = ours && self.is_unchanged(at, &header)?;
         Ok(sound.then_some(header))
+    }
+
+    /// Whether a copy of an entry is of the incarnation that a word names.
+    #[inline(always)]
+    pub(super) fn is_named(&self, word: Ite, header: &Header) -> bool {
+        let codec = &self.map.codec;
+        header.generation & codec.gen_mask() == codec.generation(word)
+            || planted::is(Bug::NoGenerationCheck)
+    }
+
+    /// Whether the entry from which a copy was made just now is still of that incarnation.
+    #[inline(always)]
+    pub(super) fn is_unchanged(
+        &self,
+        at: RemoteAddr,
+        header: &Header,
+    ) -> Result<bool, EngineError> {
+        Ok(self.fabric.reload(at)? == header.generation || planted::is(Bug::TornReadsBelieved))
     }
 
     #[cold]

@@ -7,11 +7,13 @@
 //! | `tentative.rs` | tells what a slot means to an insert, and when a rival was waited for enough |
 //! | `migrate.rs` | MOVE: makes room in a key's slots; completes the moves of others |
 //! | `get.rs` | GET |
+//! | `batch/` | GETs and PUTs of many keys, in stages over all of them |
 //! | `draft.rs` | writes an entry that is to be installed |
 //! | `insert.rs` | PUT of a key that has no value |
 //! | `put.rs` | PUT |
 //! | `delete.rs` `conditional.rs` `reserve.rs` | DELETE; PUTs with a condition; values written in place |
 
+pub(super) mod batch;
 mod conditional;
 mod delete;
 pub(super) mod draft;

@@ -143,7 +143,13 @@ impl<F: Fabric> Client<F> {
     /// Remembers the length of entries.
     #[inline(always)]
     pub(in crate::nessie) fn hint_read(&self, header: &Header) {
-        self.read_hint.set(header.entry_len().next_multiple_of(GRAIN_BYTES as usize));
+        self.hint_read_of(header.entry_len());
+    }
+
+    /// The same for an entry of this length.
+    #[inline(always)]
+    pub(in crate::nessie) fn hint_read_of(&self, entry_len: usize) {
+        self.read_hint.set(entry_len.next_multiple_of(GRAIN_BYTES as usize));
     }
 
     /// The start of the entry that a word names, and the number of bytes from there to the end of

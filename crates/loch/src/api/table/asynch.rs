@@ -1,6 +1,6 @@
 //! The operations of a table as futures. The blocking operations run these futures to their end.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use loch_engines::kv_direct::Compute;
 use loch_engines::operation::{self, Operation, Outcome};
@@ -8,7 +8,7 @@ use loch_fabric::{Buf, lanes};
 
 use super::reservation::ValuePlace;
 use crate::{
-    Conditional, Error, Expect, Lambda, Number, PutOptions, Reservation, Result, Table, Value,
+    Conditional, Expect, Lambda, Number, PutOptions, Reservation, Result, Table, Value, ValueRef,
     Version,
 };
 
@@ -292,7 +292,40 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::get_many`].
     pub async fn get_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<Option<Value>>> {
-        self.many(keys, move |key| self.get(key.as_ref()), || None).await
+        let mut values = vec![None; keys.len()];
+        self.table.check_process()?;
+        match self.table.in_stages() {
+            Some(client) => {
+                let done = client.get_many(keys, |key, found| {
+                    values[key] = found.map(|found| found.to_value().into());
+                });
+                done.await.map_err(|error| self.table.error(error))?;
+            }
+            None => {
+                let get = |key: usize| self.get(keys[key].as_ref());
+                self.many(keys.len(), get, |key, value| values[key] = value).await?;
+            }
+        }
+        Ok(values)
+    }
+
+    /// As [`Table::get_each`].
+    ///
+    /// # Errors
+    /// As [`Table::get_each`].
+    pub async fn get_each<K: AsRef<[u8]>>(
+        self,
+        keys: &[K],
+        mut found: impl FnMut(usize, Option<ValueRef<'_>>),
+    ) -> Result<()> {
+        self.table.check_process()?;
+        if let Some(client) = self.table.in_stages() {
+            let done = client.get_many(keys, |key, value| found(key, value.map(ValueRef::from)));
+            return done.await.map_err(|error| self.table.error(error));
+        }
+        let get = |key: usize| self.get(keys[key].as_ref());
+        self.many(keys.len(), get, |key, value| found(key, value.as_ref().map(ValueRef::from)))
+            .await
     }
 
     /// As [`Table::put_many`].
@@ -303,12 +336,16 @@ impl<'a> AsyncTable<'a> {
         self,
         pairs: &[(K, V)],
     ) -> Result<Vec<Version>> {
-        self.many(
-            pairs,
-            move |(key, value)| self.put(key.as_ref(), value.as_ref()),
-            || Version::from_u64(0),
-        )
-        .await
+        self.table.writable()?;
+        let mut versions = vec![Version::from_u64(0); pairs.len()];
+        if let Some(client) = self.table.in_stages() {
+            let stored = |pair: usize, version| versions[pair] = Version::from_u64(version);
+            client.put_many(pairs, stored).await.map_err(|error| self.table.error(error))?;
+            return Ok(versions);
+        }
+        let put = |pair: usize| self.put(pairs[pair].0.as_ref(), pairs[pair].1.as_ref());
+        self.many(pairs.len(), put, |pair, version| versions[pair] = version).await?;
+        Ok(versions)
     }
 
     /// As [`Table::reserve`].
@@ -340,31 +377,29 @@ impl<'a> AsyncTable<'a> {
         Ok(Reservation::new(self.table, place))
     }
 
-    /// Runs one operation for each item, in the table's lanes. The outputs are in the order of the
-    /// items. After an error no further operation is begun.
-    async fn many<'i, I, T, F>(
+    /// Runs `count` operations in the table's lanes, and hands on their outputs. After an error no
+    /// further operation is begun.
+    async fn many<T, F>(
         self,
-        items: &'i [I],
-        operation: impl Fn(&'i I) -> F,
-        empty: impl Fn() -> T,
-    ) -> Result<Vec<T>>
+        count: usize,
+        operation: impl Fn(usize) -> F,
+        mut output: impl FnMut(usize, T),
+    ) -> Result<()>
     where
         F: Future<Output = Result<T>>,
     {
-        let outputs: RefCell<Vec<T>> = RefCell::new(items.iter().map(|_| empty()).collect());
-        let failed = Cell::new(None::<Error>);
         let has_failed = Cell::new(false);
-        let work = items.iter().enumerate().take_while(|_| !has_failed.get());
-        let work = work.map(|(at, item)| {
-            let operation = operation(item);
-            async move { (at, operation.await) }
+        let mut result = Ok(());
+        let work = (0..count).take_while(|_| !has_failed.get()).map(|number| {
+            let operation = operation(number);
+            async move { (number, operation.await) }
         });
-        let done = |(at, output): (usize, Result<T>)| match output {
-            Ok(output) => outputs.borrow_mut()[at] = output,
-            Err(error) if !has_failed.replace(true) => failed.set(Some(error)),
+        let done = |(number, done): (usize, Result<T>)| match done {
+            Ok(done) => output(number, done),
+            Err(error) if !has_failed.replace(true) => result = Err(error),
             Err(_) => (),
         };
         lanes::run(self.table.lanes(), work, done).await;
-        failed.take().map_or(Ok(outputs.into_inner()), Err)
+        result
     }
 }
