@@ -9,7 +9,7 @@ use loch::ByteSize;
 
 use crate::check::{check_servers, check_table};
 use crate::error::BenchError;
-use crate::options::{AttachOptions, KEY_PREFIX, ServerOptions, TableOptions};
+use crate::options::{AttachOptions, KEY_PREFIX, ServerOptions, Switch, TableOptions};
 use crate::rate::Rate;
 use crate::spec::{
     Dist, KEY_SIZE_MAX, KEY_SIZE_MIN, LANES_MAX, PROCESSES_MAX, RECORDS_MAX, Spec, Stop,
@@ -39,7 +39,8 @@ pub struct BenchArgs {
     #[arg(value_parser = engine_choice)]
     #[arg(help = format!("Engines to measure: {}, or none", Engine::names()))]
     pub engine: Vec<Option<Engine>>,
-    /// Stores to measure beside Loch: memcached, redis, lmdb
+    /// Stores to measure beside Loch: memcached, redis, lmdb; maps inside one process: papaya,
+    /// hashbrown
     #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]
     pub peer: Vec<Peer>,
     /// The workload
@@ -68,6 +69,10 @@ pub struct WorkloadArgs {
     /// Operations every client keeps outstanding
     #[arg(long, value_name = "L", default_value_t = 16)]
     pub lanes: usize,
+    /// Hand the operations that a client keeps outstanding to the table as batches of that many, by
+    /// get_each and put_many, where the engine has stages for batches; off: as that many lanes
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
+    pub batch_api: Switch,
     /// Records loaded before the measurement
     #[arg(long, value_name = "R", default_value_t = 1_000_000)]
     pub records: u64,
@@ -167,6 +172,7 @@ impl WorkloadArgs {
             nodes: self.nodes.unwrap_or(1),
             clients: self.clients,
             lanes: self.lanes,
+            batch_api: self.batch_api.into(),
             records: self.records,
             value_size: size("--value-size", self.value_size, 1, VALUE_SIZE_MAX)? as usize,
             key_size: size("--key-size", self.key_size, KEY_SIZE_MIN, KEY_SIZE_MAX)? as usize,

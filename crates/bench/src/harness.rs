@@ -1,22 +1,19 @@
 //! Runs one system through its phases and merges the measurements of its clients.
 //!
-//! Owns the order of phases: connect, load, prepare (trace and warm-up), tune,
-//! probe, measure, count, bare loop. The background hogs run from "prepare" to
-//! "measure"; only the CPU time of "measure" is counted.
+//! Owns the order of phases: connect, load, prepare (trace and warm-up), tune, probe, then measure
+//! and the bare loops by turns, and count. Only the CPU time of "measure" is counted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::{BenchError, TargetError};
 use crate::fleet::{Fleet, Phase, Step};
-use crate::hogs::Hogs;
-use crate::measured::{ClientReport, Measured, merge};
+use crate::measured::{ClientReport, Limits, Measured};
 use crate::progress::Progress;
 use crate::rate::Rate;
 use crate::spec::{Spec, Stop};
-use crate::system::Fabric;
 use crate::tally::Traffic;
-use crate::target::{Endpoint, Service, System};
+use crate::target::{Service, System};
 use crate::tuning::{Cores, Tuning};
 use crate::wire::{FromClient, Open, ToClient};
 use crate::workload::part;
@@ -30,66 +27,97 @@ const OPEN_LIMIT: Duration = Duration::from_secs(60);
 /// other load does not decide.
 const TRIALS: usize = 3;
 
-/// Starts `system`, loads it, measures it, and ends everything it started.
-pub fn measure(
-    system: &dyn System,
-    spec: &Spec,
-    progress: &Progress,
-    interrupted: &AtomicBool,
-) -> Result<Measured, BenchError> {
-    if spec.fabric == Fabric::Sim {
-        let simulated = system.simulate(spec, progress, interrupted);
-        return simulated.map_err(|error| interrupted_or(error, interrupted));
-    }
-    progress.phase("starting", None);
-    let service =
-        system.start(spec, interrupted).map_err(|error| interrupted_or(error, interrupted))?;
-    let fleet = Fleet::start(system.name(), spec.clients, interrupted)?;
-    let mut harness = Harness { fleet, spec, progress };
-    harness.open(system, &service.endpoint())?;
-    if spec.attach.as_ref().is_none_or(|attach| attach.loads) {
-        harness.load()?;
-    }
-    let hogs = Hogs::start(spec.background_hogs)?;
-    harness.prepare()?;
-    let tuning = harness.tune(service.as_ref())?;
-
-    let offered = harness.offered()?;
-
-    let server_cpu_before = service.cpu_seconds();
-    let reports = harness.run(offered)?;
-    let server_cpu_after = service.cpu_seconds();
-    drop(hogs);
-
-    let traffic = harness.count()?;
-    let limit_ops_per_s = harness.limit()?;
-    harness.fleet.finish();
-    let mut measured = merge(&reports);
-    measured.traffic = traffic;
-    measured.server_cpu_s = server_cpu_after.zip(server_cpu_before).map(|(end, begin)| end - begin);
-    measured.limit_ops_per_s = limit_ops_per_s;
-    measured.tuning = tuning;
-    measured.offered_ops_per_s = offered;
-    Ok(measured)
+/// A system's measurement while it runs: its servers and clients, and what was measured so far.
+/// Dropping it ends everything that it started.
+pub struct Running<'a> {
+    system: &'a dyn System,
+    // The clients end before the servers.
+    fleet: Fleet<'a>,
+    service: Box<dyn Service>,
+    spec: &'a Spec,
+    progress: Progress,
+    measured: Measured,
 }
+
+/// A result of the measurement's phases.
+type Result<T, E = BenchError> = std::result::Result<T, E>;
 
 /// If a server did not start after an interruption, the interruption is the reason.
 fn interrupted_or(error: TargetError, interrupted: &AtomicBool) -> BenchError {
     if interrupted.load(Ordering::Relaxed) { BenchError::Interrupted } else { error.into() }
 }
 
-/// A system's clients, and the phases through which they go.
-struct Harness<'a> {
-    fleet: Fleet<'a>,
-    spec: &'a Spec,
-    progress: &'a Progress,
+/// Measures a system in virtual time.
+pub fn simulate(
+    system: &dyn System,
+    spec: &Spec,
+    progress: &Progress,
+    interrupted: &AtomicBool,
+) -> Result<Measured> {
+    let simulated = system.simulate(spec, progress, interrupted);
+    simulated.map_err(|error| interrupted_or(error, interrupted))
 }
 
-impl Harness<'_> {
-    fn open(&mut self, system: &dyn System, endpoint: &Endpoint) -> Result<(), BenchError> {
+impl<'a> Running<'a> {
+    /// Starts `system` and loads it.
+    pub fn start(
+        system: &'a dyn System,
+        spec: &'a Spec,
+        progress: Progress,
+        interrupted: &'a AtomicBool,
+    ) -> Result<Self> {
+        progress.phase("starting", None);
+        let service =
+            system.start(spec, interrupted).map_err(|error| interrupted_or(error, interrupted))?;
+        let fleet = Fleet::start(system.name(), spec.clients, interrupted)?;
+        let measured = Measured::default();
+        let mut running = Self { system, fleet, service, spec, progress, measured };
+        running.open()?;
+        if spec.attach.as_ref().is_none_or(|attach| attach.loads) {
+            running.load()?;
+        }
+        Ok(running)
+    }
+
+    /// Prepares the turns: warms up, and finds the best way to share cores and the rate.
+    pub fn warm_up(&mut self) -> Result<()> {
+        self.prepare()?;
+        self.measured.tuning = self.tune()?;
+        self.measured.offered_ops_per_s = self.find_rate()?;
+        Ok(())
+    }
+
+    /// Runs a part of the workload, and then the bare loops.
+    pub fn turn(&mut self, turn: u32) -> Result<()> {
+        let before = self.service.cpu_seconds();
+        let reports = self.run(turn)?;
+        let used = self.service.cpu_seconds().zip(before).map(|(end, begin)| end - begin);
+        let limits = self.limits()?;
+        self.measured.add_turn(&reports, limits);
+        if let Some(used) = used {
+            *self.measured.server_cpu_s.get_or_insert_default() += used;
+        }
+        Ok(())
+    }
+
+    /// Counts the traffic, and ends everything.
+    pub fn end(mut self) -> Result<(&'a dyn System, Measured)> {
+        self.measured.traffic = self.count()?;
+        self.fleet.finish();
+        Ok((self.system, self.measured))
+    }
+
+    /// Ends everything at once. Returns what was measured so far, if a turn was.
+    pub fn stop(self) -> Option<(&'a dyn System, Measured)> {
+        let is_measured = !self.measured.turns.is_empty();
+        is_measured.then_some((self.system, self.measured))
+    }
+
+    fn open(&mut self) -> Result<()> {
+        let endpoint = self.service.endpoint();
         for client in 0..self.spec.clients {
             let open = Open {
-                system: system.name().into(),
+                system: self.system.name().into(),
                 spec: self.spec.clone(),
                 endpoint: endpoint.clone(),
                 client,
@@ -102,7 +130,7 @@ impl Harness<'_> {
     }
 
     /// Every client stores an equal part of the records.
-    fn load(&mut self) -> Result<(), BenchError> {
+    fn load(&mut self) -> Result<()> {
         let Spec { records, clients, .. } = *self.spec;
         self.progress.phase("loading", Some(records));
         for client in 0..clients {
@@ -123,7 +151,7 @@ impl Harness<'_> {
         })
     }
 
-    fn prepare(&mut self) -> Result<(), BenchError> {
+    fn prepare(&mut self) -> Result<()> {
         self.progress.phase("warming up", None);
         self.fleet.tell_all(&ToClient::Prepare)?;
         let warming_up = self.phase("warming up");
@@ -132,25 +160,26 @@ impl Harness<'_> {
     }
 
     /// Tries the ways to share cores, and leaves all processes in the best one.
-    fn tune(&mut self, service: &dyn Service) -> Result<Option<Tuning>, BenchError> {
-        if service.tunings().is_empty() {
+    fn tune(&mut self) -> Result<Option<Tuning>> {
+        let tunings = self.service.tunings();
+        if tunings.is_empty() {
             return Ok(None);
         }
         self.progress.phase("tuning", None);
         let cores = Cores::of_this_thread().map_err(BenchError::os("find the cores"))?;
         // Operations a second of all clients together.
         let mut try_out = |tuning| {
-            service.place(&cores, tuning).map_err(BenchError::os("place the server"))?;
+            self.service.place(&cores, tuning).map_err(BenchError::os("place the server"))?;
             self.speed(&ToClient::Try(tuning), "tuning")
         };
         let mut best = (0.0, Tuning::Free);
-        let mut tried = vec![[0.0; TRIALS]; service.tunings().len()];
+        let mut tried = vec![[0.0; TRIALS]; tunings.len()];
         for trial in 0..TRIALS {
-            for (tuning, ops_per_s) in service.tunings().iter().zip(&mut tried) {
+            for (tuning, ops_per_s) in tunings.iter().zip(&mut tried) {
                 ops_per_s[trial] = try_out(*tuning)?;
             }
         }
-        for (tuning, ops_per_s) in service.tunings().iter().zip(&mut tried) {
+        for (tuning, ops_per_s) in tunings.iter().zip(&mut tried) {
             ops_per_s.sort_by(f64::total_cmp);
             let median = ops_per_s[TRIALS / 2];
             if median > best.0 {
@@ -162,7 +191,7 @@ impl Harness<'_> {
     }
 
     /// Operations a second that should begin, in an open loop.
-    fn offered(&mut self) -> Result<Option<f64>, BenchError> {
+    fn find_rate(&mut self) -> Result<Option<f64>> {
         match self.spec.rate {
             None => Ok(None),
             Some(Rate::PerSecond(per_s)) => Ok(Some(per_s)),
@@ -175,7 +204,7 @@ impl Harness<'_> {
     }
 
     /// Operations a second of all clients together, in a run of this kind.
-    fn speed(&mut self, kind: &ToClient, name: &'static str) -> Result<f64, BenchError> {
+    fn speed(&mut self, kind: &ToClient, name: &'static str) -> Result<f64> {
         self.fleet.tell_all(kind)?;
         let speeds = self.answers(&self.phase(name), |answer| match answer {
             FromClient::Tried(ops_per_s) => Some(ops_per_s),
@@ -184,30 +213,34 @@ impl Harness<'_> {
         Ok(speeds.iter().sum())
     }
 
-    fn run(&mut self, offered: Option<f64>) -> Result<Vec<ClientReport>, BenchError> {
+    fn run(&mut self, turn: u32) -> Result<Vec<ClientReport>> {
+        let turns = self.spec.turns();
         let length = match self.spec.stop {
             Stop::Seconds(seconds) => Some(Duration::from_secs_f64(seconds)),
             Stop::Ops(_) => None,
         };
-        let progress = self.progress;
-        progress.phase("measuring", length.map(|length| length.as_millis() as u64));
+        let per_turn = length.map(|length| length / turns);
+        self.progress.phase("measuring", length.map(|length| length.as_millis() as u64));
+        let done = per_turn.unwrap_or_default() * turn;
+        let progress = &self.progress;
         let tick = |elapsed: Duration| {
             if length.is_some() {
-                progress.at(elapsed.as_millis() as u64);
+                progress.at((done + elapsed).as_millis() as u64);
             }
         };
-        let limit = length.map(|length| length + GRACE);
+        let limit = per_turn.map(|length| length + GRACE);
         let measuring = Phase { limit, tick: &tick, ..self.phase("measuring") };
+        let offered = self.measured.offered_ops_per_s;
         let of_each = offered.map(|per_s| per_s / f64::from(self.spec.clients));
-        self.fleet.tell_all(&ToClient::Go(of_each))?;
-        self.answers(&measuring, |answer| match answer {
+        self.fleet.tell_all(&ToClient::Go(turn, of_each))?;
+        answers(&mut self.fleet, &measuring, |answer| match answer {
             FromClient::Done(report) => Some(*report),
             _ => None,
         })
     }
 
     /// The traffic of all clients' operations, if there is a fabric.
-    fn count(&mut self) -> Result<Option<Traffic>, BenchError> {
+    fn count(&mut self) -> Result<Option<Traffic>> {
         self.progress.phase("counting", None);
         self.fleet.tell_all(&ToClient::Count)?;
         let counted = self.answers(&self.phase("counting"), |answer| match answer {
@@ -219,36 +252,44 @@ impl Harness<'_> {
         Ok(sum)
     }
 
-    /// The first client's result stands for all: the loop is single-threaded.
-    fn limit(&mut self) -> Result<Option<f64>, BenchError> {
-        self.progress.phase("measuring the bare loop", None);
+    /// The first client's result stands for all: the loops are single-threaded.
+    fn limits(&mut self) -> Result<Option<Limits>> {
+        self.progress.phase("measuring the bare loops", None);
         self.fleet.tell(0, &ToClient::Limit)?;
-        let alone = Phase { clients: 1, ..self.phase("measuring the bare loop") };
+        let alone = Phase { clients: 1, ..self.phase("measuring the bare loops") };
         let limits = self.answers(&alone, |answer| match answer {
-            FromClient::Limit(ops_per_s) => Some(ops_per_s),
+            FromClient::Limit(limits) => Some(limits),
             _ => None,
         })?;
         Ok(limits[0])
     }
 
-    /// The one answer of each client, which `pick` knows.
     fn answers<T>(
         &mut self,
         phase: &Phase<'_>,
         pick: impl Fn(FromClient) -> Option<T>,
-    ) -> Result<Vec<T>, BenchError> {
-        let mut picked = Vec::new();
-        self.fleet.gather(phase, |_, answer| match pick(answer) {
-            Some(answer) => {
-                picked.push(answer);
-                Step::Finished
-            }
-            None => Step::Unexpected,
-        })?;
-        Ok(picked)
+    ) -> Result<Vec<T>> {
+        answers(&mut self.fleet, phase, pick)
     }
 
     fn phase(&self, name: &'static str) -> Phase<'static> {
         Phase { name, clients: self.spec.clients as usize, limit: None, tick: &|_| () }
     }
+}
+
+/// The one answer of each client, which `pick` knows.
+fn answers<T>(
+    fleet: &mut Fleet<'_>,
+    phase: &Phase<'_>,
+    pick: impl Fn(FromClient) -> Option<T>,
+) -> Result<Vec<T>> {
+    let mut picked = Vec::new();
+    fleet.gather(phase, |_, answer| match pick(answer) {
+        Some(answer) => {
+            picked.push(answer);
+            Step::Finished
+        }
+        None => Step::Unexpected,
+    })?;
+    Ok(picked)
 }

@@ -21,7 +21,7 @@ use crate::rate::Arrivals;
 use crate::spec::{Spec, Stop};
 use crate::tally::{Latencies, Tally, latencies};
 use crate::trace::Trace;
-use crate::workload::Workload;
+use crate::workload::{Workload, part};
 
 /// Runs of at most this many operations time every one of them.
 const OPS_ALL_TIMED_MAX: u64 = 1 << 17;
@@ -80,6 +80,17 @@ impl Budget {
                 let clients = u64::from(spec.clients);
                 let ops = ops / clients + u64::from(u64::from(client) < ops % clients);
                 Budget { ops, ns: u64::MAX }
+            }
+        }
+    }
+
+    /// The bounds of one of `turns` equal parts.
+    pub fn turn(self, turn: u32, turns: u32) -> Self {
+        match self {
+            Budget { ops: u64::MAX, ns } => Budget { ops: u64::MAX, ns: ns / u64::from(turns) },
+            Budget { ops, ns } => {
+                let begin = |turn| part(ops, turn, turns);
+                Budget { ops: begin(turn + 1) - begin(turn), ns }
             }
         }
     }
@@ -152,9 +163,33 @@ pub struct Run<'a, C = Clock> {
     /// One operation in this many is timed.
     time_every: u32,
     until_timed: Cell<u32>,
-    tally: Cell<Tally>,
+    sums: Sums,
     gets: RefCell<Latencies>,
     puts: RefCell<Latencies>,
+}
+
+/// A tally that is being made.
+#[derive(Default)]
+struct Sums {
+    gets: Cell<u64>,
+    get_hits: Cell<u64>,
+    puts: Cell<u64>,
+    retries: Cell<u64>,
+    errors: Cell<u64>,
+    wrong_values: Cell<u64>,
+}
+
+impl Sums {
+    fn tally(&self) -> Tally {
+        Tally {
+            gets: self.gets.get(),
+            get_hits: self.get_hits.get(),
+            puts: self.puts.get(),
+            retries: self.retries.get(),
+            errors: self.errors.get(),
+            wrong_values: self.wrong_values.get(),
+        }
+    }
 }
 
 impl Op {
@@ -191,7 +226,7 @@ impl<'a, C: Ticks> Run<'a, C> {
             version: Cell::new(client << 24 | 1),
             time_every: if budget.ops <= OPS_ALL_TIMED_MAX { 1 } else { time_every },
             until_timed: Cell::new(1),
-            tally: Cell::default(),
+            sums: Sums::default(),
             gets,
             puts,
             began: clock.raw(),
@@ -201,6 +236,16 @@ impl<'a, C: Ticks> Run<'a, C> {
     /// The same in an open loop, if there are arrivals.
     pub fn arriving(self, arrivals: Option<Arrivals>) -> Self {
         Run { arrivals, ..self }
+    }
+
+    /// The same from this position of the trace on.
+    pub fn beginning_at(self, position: usize) -> Self {
+        Run { position: Cell::new(position), ..self }
+    }
+
+    /// The position in the trace of the next operation.
+    pub fn position(&self) -> usize {
+        self.position.get()
     }
 
     /// Makes keys and values for the operations.
@@ -244,18 +289,20 @@ impl<'a, C: Ticks> Run<'a, C> {
     /// The same for a caller that has just read the clock.
     #[inline]
     pub fn finish_at(&self, op: &Op, outcome: Outcome<'_>, now: u64) {
-        let mut tally = self.tally.get();
+        // Counted one by one: a copy of the whole tally would have to be put together from parts
+        // that were stored just before.
+        let add = |count: &Cell<u64>, more: bool| count.set(count.get() + u64::from(more));
+        let Sums { gets, get_hits, puts, errors, wrong_values, .. } = &self.sums;
         match outcome {
             Outcome::Found(value) => {
-                tally.gets += 1;
-                tally.get_hits += 1;
-                tally.wrong_values += u64::from(!self.workload.check_value(op.record, value));
+                add(gets, true);
+                add(get_hits, true);
+                add(wrong_values, !self.workload.check_value(op.record, value));
             }
-            Outcome::Missing => tally.gets += 1,
-            Outcome::Stored => tally.puts += 1,
-            Outcome::Failed => tally.errors += 1,
+            Outcome::Missing => add(gets, true),
+            Outcome::Stored => add(puts, true),
+            Outcome::Failed => add(errors, true),
         }
-        self.tally.set(tally);
         if op.started != 0 && outcome != Outcome::Failed {
             self.time(op, now);
         }
@@ -263,15 +310,13 @@ impl<'a, C: Ticks> Run<'a, C> {
 
     /// Counts attempts that were repeated inside an operation.
     pub fn retried(&self, attempts: u64) {
-        let mut tally = self.tally.get();
-        tally.retries += attempts;
-        self.tally.set(tally);
+        self.sums.retries.set(self.sums.retries.get() + attempts);
     }
 
     /// Ends the run: its length in seconds, the counts, the latencies of GETs and PUTs.
     pub fn end(self) -> (f64, Tally, Latencies, Latencies) {
         let ns = self.clock.delta_as_nanos(self.began, self.clock.raw());
-        (ns as f64 / 1e9, self.tally.get(), self.gets.into_inner(), self.puts.into_inner())
+        (ns as f64 / 1e9, self.sums.tally(), self.gets.into_inner(), self.puts.into_inner())
     }
 
     #[inline]
@@ -359,7 +404,7 @@ impl<C: Ticks> Run<'_, C> {
                 arrivals.pass();
                 return Poll::Ready(Some(self.draw(due_ns)));
             }
-            let Tally { gets, puts, errors, .. } = self.tally.get();
+            let Tally { gets, puts, errors, .. } = self.sums.tally();
             if arrivals.passed() > gets + puts + errors {
                 return Poll::Pending;
             }

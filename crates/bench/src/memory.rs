@@ -9,6 +9,9 @@ use crate::spec::Spec;
 
 /// The folder of regions, in memory.
 const MEMORY_DIR: &str = "/dev/shm";
+/// No system needs more than this many times the bytes of its keys and values.
+const OVERHEAD: u64 = 4;
+
 /// Refuses data that do not fit, which is better than to be killed by the kernel in the middle.
 pub fn check_data(spec: &Spec) -> Result<(), BenchError> {
     let Some(available) = available_memory_bytes() else {
@@ -27,6 +30,12 @@ pub fn check_data(spec: &Spec) -> Result<(), BenchError> {
         )));
     }
     Ok(())
+}
+
+/// Whether the data of so many systems surely fit beside one another.
+pub fn fits(spec: &Spec, systems: usize) -> bool {
+    let needed = spec.data_bytes().saturating_mul(OVERHEAD).saturating_mul(systems as u64);
+    available_memory_bytes().is_none_or(|available| needed <= available)
 }
 
 /// Memory that processes could get; `None` if the host does not say.

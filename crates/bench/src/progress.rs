@@ -6,21 +6,27 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A progress line, or nothing.
-#[derive(Debug)]
+/// A progress line, or nothing. Systems that take turns share it.
+#[derive(Debug, Clone)]
 pub struct Progress {
     bar: Option<ProgressBar>,
+    place: String,
 }
 
 impl Progress {
-    /// For one system's run; `place` is like `1/3 memcached`.
-    pub fn new(place: String) -> Self {
+    /// A line on stderr, if that is a terminal.
+    pub fn on_stderr() -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner().with_prefix(place);
+            let bar = ProgressBar::new_spinner();
             bar.enable_steady_tick(Duration::from_millis(100));
             bar
         });
-        Progress { bar }
+        Progress { bar, place: String::new() }
+    }
+
+    /// The line when it is about this system; `place` is like `1/3 memcached`.
+    pub fn of(&self, place: String) -> Self {
+        Progress { bar: self.bar.clone(), place }
     }
 
     /// A new phase; [`Self::at`] counts up to `total`, if that is known.
@@ -33,6 +39,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
+        bar.set_prefix(self.place.clone());
         bar.reset();
         if let Some(total) = total {
             bar.set_length(total);

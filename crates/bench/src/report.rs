@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
-use crate::measured::Measured;
+use crate::measured::{Measured, Spread};
 use crate::rate::Rate;
 use crate::spec::Spec;
 use crate::system::Fabric;
@@ -59,7 +59,21 @@ pub struct Object {
     /// Null for a store without a server.
     server_cpu_s: Option<f64>,
     client_cpu_s: f64,
+    /// Operations a second of the bare loop, the best with prefetching and the one without: the
+    /// medians of the turns. Null where there is no bare loop.
     limit_ops_per_s: Option<f64>,
+    limit_one_ops_per_s: Option<f64>,
+    /// The share of `limit_ops_per_s` that the workload reached in the same turn: the median of the
+    /// turns, and the lowest and highest.
+    limit_share: Option<f64>,
+    limit_share_spread: Option<[f64; 2]>,
+    /// The same of `limit_one_ops_per_s`.
+    limit_one_share: Option<f64>,
+    limit_one_share_spread: Option<[f64; 2]>,
+    /// How many times as fast as the first system of the run, in the same turns; null for the
+    /// first one, and where the systems did not take turns.
+    times_the_first: Option<f64>,
+    times_the_first_spread: Option<[f64; 2]>,
     /// Requests that each worker answered, if that is known; else left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     ops_of_workers: Option<Vec<u64>>,
@@ -85,13 +99,23 @@ impl Object {
     }
 
     /// The object of one system's measurement.
-    pub fn new(spec: &Spec, system: &dyn System, measured: &Measured) -> Self {
+    ///
+    /// `first` is the first system's, if the two took turns.
+    pub fn new(
+        spec: &Spec,
+        system: &dyn System,
+        measured: &Measured,
+        first: Option<&Measured>,
+    ) -> Self {
         let tally = measured.tally;
         let ops = tally.gets + tally.puts;
         let per_s = |count: u64| rounded(count as f64 / measured.seconds.max(1e-9), 1);
         let is_loch = system.is_loch();
         let traffic = measured.traffic.unwrap_or_default();
         let (get, put) = (traffic.get, traffic.put);
+        let (share, one_share) = (measured.limit_share(), measured.limit_one_share());
+        let first = first.filter(|first| !std::ptr::eq(*first, measured));
+        let times = first.and_then(|first| measured.times(first));
         Object {
             engine: system.name(),
             fabric: is_loch.then(|| spec.fabric.name()),
@@ -124,10 +148,29 @@ impl Object {
             bytes_per_put: per_op(put, put.bytes),
             server_cpu_s: measured.server_cpu_s.map(|cpu_s| rounded(cpu_s, 6)),
             client_cpu_s: rounded(measured.client_cpu_s, 6),
-            limit_ops_per_s: measured.limit_ops_per_s.map(|limit| rounded(limit, 1)),
+            limit_ops_per_s: measured.limit_ops_per_s().map(|limit| rounded(limit.median, 1)),
+            limit_one_ops_per_s: measured
+                .limit_one_ops_per_s()
+                .map(|limit| rounded(limit.median, 1)),
+            limit_share: share.map(Spread::median),
+            limit_share_spread: share.map(Spread::bounds),
+            limit_one_share: one_share.map(Spread::median),
+            limit_one_share_spread: one_share.map(Spread::bounds),
+            times_the_first: times.map(Spread::median),
+            times_the_first_spread: times.map(Spread::bounds),
             ops_of_workers: measured.ops_of_workers.clone(),
             tuning: measured.tuning,
         }
+    }
+}
+
+impl Spread {
+    fn median(self) -> f64 {
+        rounded(self.median, 4)
+    }
+
+    fn bounds(self) -> [f64; 2] {
+        [self.min, self.max].map(|bound| rounded(bound, 4))
     }
 }
 
@@ -257,7 +300,7 @@ type Show = fn(&Object, &Object) -> Option<String>;
 const SPEED: &[(&str, Show)] = &[
     ("operations/s", |o, _| Some(grouped(o.ops_per_s))),
     ("wanted", |o, _| o.offered_ops_per_s.map(grouped)),
-    ("× of\n_", |o, first| ratio(Some(o.ops_per_s), Some(first.ops_per_s))),
+    ("× of\n_", times),
     ("MB/s", |o, _| Some(grouped(o.goodput_bytes_per_s / 1e6))),
     ("GET µs\nmedian", |o, _| digits(o.get_us.p50)),
     ("× of\n_", |o, first| ratio(o.get_us.p50, first.get_us.p50)),
@@ -280,10 +323,26 @@ const COSTS: &[(&str, Show)] = &[
     ("trips\n/PUT", |o, _| digits(o.round_trips_per_put)),
     ("server\nCPU s", |o, _| digits(o.server_cpu_s)),
     ("client\nCPU s", |o, _| digits(Some(o.client_cpu_s))),
-    ("of bare\nloop", |o, _| {
-        o.limit_ops_per_s.map(|limit| format!("{:.0} %", 100.0 * o.ops_per_s / limit))
+    ("of bare\nloop", |o, _| match o.lanes {
+        1 => in_percent(o.limit_one_share, o.limit_one_share_spread),
+        _ => in_percent(o.limit_share, o.limit_share_spread),
     }),
 ];
+
+/// How many times as fast as the first system: by turns, if they took turns.
+fn times(object: &Object, first: &Object) -> Option<String> {
+    match object.times_the_first {
+        Some(times) => ratio(Some(times), Some(1.0)),
+        None => ratio(Some(object.ops_per_s), Some(first.ops_per_s)),
+    }
+}
+
+/// The median of shares, and their bounds.
+fn in_percent(median: Option<f64>, bounds: Option<[f64; 2]>) -> Option<String> {
+    let (median, [min, max]) = median.zip(bounds)?;
+    let [median, min, max] = [median, min, max].map(|share| 100.0 * share);
+    Some(format!("{median:.0} %\n{min:.0}-{max:.0}"))
+}
 
 /// A number with two digits behind the point, and fewer if it is large.
 fn digits(value: Option<f64>) -> Option<String> {
@@ -330,6 +389,7 @@ fn plural(count: u64) -> &'static str {
 mod tests {
     use super::*;
     use crate::args::tests::spec;
+    use crate::measured::{Limits, Turn};
     use crate::system::{Engine, Peer};
     use crate::tally::{Tally, Traffic, latencies};
 
@@ -352,7 +412,12 @@ mod tests {
             refusal: None,
             server_cpu_s: Some(0.0),
             client_cpu_s: 0.5,
-            limit_ops_per_s: system.is_loch().then_some(400.0),
+            turns: vec![Turn {
+                ops_per_s: 200.0,
+                limits: system
+                    .is_loch()
+                    .then_some(Limits { ops_per_s: 400.0, one_ops_per_s: 250.0 }),
+            }],
             tuning: (!system.is_loch()).then_some(Tuning::OneCore),
             offered_ops_per_s: None,
             ops_of_workers: None,
@@ -360,7 +425,7 @@ mod tests {
     }
 
     fn object(spec: &Spec, system: &dyn System) -> Object {
-        Object::new(spec, system, &measured(system))
+        Object::new(spec, system, &measured(system), None)
     }
 
     #[test]
@@ -379,7 +444,10 @@ mod tests {
                 r#""retries":0,"errors":0,"verbs_per_get":2.5,"verbs_per_put":null,"#,
                 r#""round_trips_per_get":2.0,"round_trips_per_put":null,"bytes_per_get":96.0,"#,
                 r#""bytes_per_put":null,"server_cpu_s":0.0,"client_cpu_s":0.5,"#,
-                r#""limit_ops_per_s":400.0}"#
+                r#""limit_ops_per_s":400.0,"limit_one_ops_per_s":250.0,"#,
+                r#""limit_share":0.5,"limit_share_spread":[0.5,0.5],"limit_one_share":0.8,"#,
+                r#""limit_one_share_spread":[0.8,0.8],"times_the_first":null,"#,
+                r#""times_the_first_spread":null}"#
             )
         );
     }
@@ -388,7 +456,7 @@ mod tests {
     fn an_open_loop_says_what_was_wanted() {
         let spec = spec("--rate 40%").unwrap();
         let measured = Measured { offered_ops_per_s: Some(250.04), ..measured(&named("nessie")) };
-        let object = Object::new(&spec, &named("nessie"), &measured);
+        let object = Object::new(&spec, &named("nessie"), &measured, None);
         let json = serde_json::to_value(object).unwrap();
         assert_eq!(
             (&json["offered_ops_per_s"], &json["ops_per_s"]),
@@ -405,6 +473,24 @@ mod tests {
             assert!(json[field].is_null(), "{field}");
         }
         assert_eq!(json["engine"], "redis");
+    }
+
+    #[test]
+    fn systems_are_compared_turn_by_turn() {
+        let turns = |rates: [f64; 3]| Measured {
+            turns: rates.map(|ops_per_s| Turn { ops_per_s, limits: None }).into(),
+            ..measured(&Peer::Lmdb)
+        };
+        let (first, second) = (turns([10.0, 100.0, 20.0]), turns([5.0, 50.0, 40.0]));
+        let spec = spec("").unwrap();
+        let object = |measured| Object::new(&spec, &Peer::Lmdb, measured, Some(&first));
+        assert_eq!(object(&first).times_the_first, None);
+        let second = object(&second);
+        assert_eq!(second.times_the_first, Some(0.5));
+        assert_eq!(second.times_the_first_spread, Some([0.5, 2.0]));
+        // Their rates over all turns are the same.
+        let text = shown(&[object(&first), second]);
+        assert!(text.contains("0.50 ×"), "{text}");
     }
 
     fn shown(objects: &[Object]) -> String {
@@ -438,7 +524,7 @@ mod tests {
             (object.put_us.p50, object.put_us.p99) = (us(0.5), us(4.0));
             (object.verbs_per_put, object.round_trips_per_put) = (Some(12.5), Some(10.25));
             object.retries = object.retries.map(|_| 123_456);
-            object.limit_ops_per_s = object.limit_ops_per_s.map(|_| 3e7);
+            object.limit_share_spread = object.limit_share_spread.map(|_| [0.25, 1.125]);
         }
         let text = shown(&objects);
         let columns = text.lines().map(|line| line.chars().count()).max();

@@ -22,6 +22,9 @@ pub const VALUE_SIZE_MAX: usize = 256 << 20;
 pub const RECORDS_MAX: u64 = 1 << 40;
 /// Outstanding operations of one client.
 pub const LANES_MAX: usize = 4096;
+/// Parts of the measured phase: the median of so many ratios holds although other load comes and
+/// goes.
+const TURNS: u32 = 7;
 /// Processes of one kind that one run starts.
 pub const PROCESSES_MAX: u32 = 1024;
 
@@ -62,6 +65,8 @@ pub struct Spec {
     pub clients: u32,
     /// Outstanding operations of a client.
     pub lanes: usize,
+    /// Whether outstanding operations are handed over as batches.
+    pub batch_api: bool,
     /// Records loaded.
     pub records: u64,
     /// Bytes of a value.
@@ -95,6 +100,18 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// Parts of the measured phase. The bare loops, and the other systems of the run, take turns
+    /// with them. An open loop is about latencies, and has one.
+    pub fn turns(&self) -> u32 {
+        if self.rate.is_some() || self.fabric == Fabric::Sim { 1 } else { TURNS }
+    }
+
+    /// Whether a client's outstanding operations form batches: one at a time is none, and in an
+    /// open loop each begins at a moment of its own.
+    pub fn batches(&self) -> bool {
+        self.batch_api && self.lanes > 1 && self.rate.is_none()
+    }
+
     /// Bytes of keys and values, without any store's overhead.
     pub fn data_bytes(&self) -> u64 {
         self.records.saturating_mul((self.key_size + self.value_size) as u64)

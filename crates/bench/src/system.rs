@@ -63,6 +63,10 @@ pub enum Peer {
     Redis,
     /// LMDB, embedded in each client.
     Lmdb,
+    /// The concurrent map papaya, inside one client.
+    Papaya,
+    /// The map hashbrown, inside one client; it is not concurrent.
+    Hashbrown,
 }
 
 /// The options of the bench that apply to a system on Loch's fabric.

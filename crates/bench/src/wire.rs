@@ -2,8 +2,8 @@
 //! client's stdin, from the client on its stdout.
 //!
 //! ```text
-//! bench   Open        Load        Prepare      Try…   Probe      Go        Count        Limit
-//! client      Opened   Loading… Loaded   Ready     Tried    Tried    Done      Counted      Limit
+//! bench   Open        Load        Prepare      Try…   Probe      Go…       Limit…      Count
+//! client      Opened   Loading… Loaded   Ready     Tried    Tried    Done       Limit      Counted
 //! ```
 //! A client can answer anything with `Failed`, and then ends.
 
@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::measured::ClientReport;
+use crate::measured::{ClientReport, Limits};
 use crate::spec::Spec;
 use crate::tally::Traffic;
 use crate::target::Endpoint;
@@ -32,11 +32,12 @@ pub enum ToClient {
     Try(Tuning),
     /// Run a closed loop long enough to measure this client's rate.
     Probe,
-    /// Run the measured phase: in an open loop, if there is a number of operations a second.
-    Go(Option<f64>),
+    /// Run this turn of the measured phase: in an open loop, if there is a number of operations a
+    /// second.
+    Go(u32, Option<f64>),
     /// Count the traffic of operations.
     Count,
-    /// Measure the bare loop over the store's memory.
+    /// Measure the bare loops over the store's memory.
     Limit,
 }
 
@@ -67,12 +68,12 @@ pub enum FromClient {
     Ready,
     /// Operations a second in the way tried, or probed.
     Tried(f64),
-    /// The measured phase is over.
+    /// The turn is over.
     Done(Box<ClientReport>),
     /// The traffic of operations over the fabric, if there is one.
     Counted(Option<Traffic>),
-    /// Operations a second of the bare loop, if there is one.
-    Limit(Option<f64>),
+    /// The rates of the bare loops, if there are any.
+    Limit(Option<Limits>),
     /// It cannot continue.
     Failed(String),
 }

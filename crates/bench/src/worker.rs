@@ -59,6 +59,8 @@ struct Client {
     target: Box<dyn Target>,
     clock: Clock,
     trace: Trace,
+    /// Where the next turn begins in the trace.
+    position: usize,
     cores: Cores,
 }
 
@@ -87,19 +89,22 @@ fn answer(
         }
         ToClient::Prepare => {
             client.trace = Trace::generate(&client.spec, client.number);
-            client.run(client.budget().warm_up(), None)?;
+            client.run(client.budget().warm_up(), None, 0)?;
+            client.position = 0;
             Ok(FromClient::Ready)
         }
         ToClient::Try(tuning) => client.try_out(tuning).map(FromClient::Tried),
         ToClient::Probe => client.probe().map(FromClient::Tried),
-        ToClient::Go(per_s) => {
-            let report = client.run(client.budget(), per_s)?;
+        ToClient::Go(turn, per_s) => {
+            let budget = client.budget().turn(turn, client.spec.turns());
+            let (report, position) = client.run(budget, per_s, client.position)?;
+            client.position = position;
             Ok(FromClient::Done(report.into()))
         }
         ToClient::Count => client.count().map(FromClient::Counted),
         ToClient::Limit => {
-            let limit = client.target.limit_ops_per_s(&client.workload, &client.trace)?;
-            Ok(FromClient::Limit(limit))
+            let limits = client.target.limits(&client.workload, &client.trace)?;
+            Ok(FromClient::Limit(limits))
         }
     }
 }
@@ -116,6 +121,7 @@ impl Client {
             target,
             clock: Clock::new(),
             trace: Trace::Narrow(Vec::new()),
+            position: 0,
             cores: Cores::of_this_thread()?,
         })
     }
@@ -138,7 +144,7 @@ impl Client {
     }
 
     fn ops_per_s(&mut self, ns: u64) -> Result<f64, Failure> {
-        let report = self.run(Budget { ops: u64::MAX, ns }, None)?;
+        let (report, _) = self.run(Budget { ops: u64::MAX, ns }, None, 0)?;
         Ok((report.tally.gets + report.tally.puts) as f64 / report.seconds)
     }
 
@@ -155,8 +161,14 @@ impl Client {
         Ok(self.target.traffic(&run)?)
     }
 
-    /// Runs in a closed loop, or in an open loop of `per_s` operations a second.
-    fn run(&mut self, budget: Budget, per_s: Option<f64>) -> Result<ClientReport, Failure> {
+    /// Runs in a closed loop, or in an open loop of `per_s` operations a second, from a position
+    /// of the trace on. Returns the position after it too.
+    fn run(
+        &mut self,
+        budget: Budget,
+        per_s: Option<f64>,
+        position: usize,
+    ) -> Result<(ClientReport, usize), Failure> {
         let arrivals = per_s.map(|per_s| Arrivals::new(self.spec.seed, self.number, per_s));
         if arrivals.is_some() {
             set_current_timer_slack(Some(TIMER_SLACK))?;
@@ -164,8 +176,9 @@ impl Client {
         let cpu_s = cpu_seconds();
         let every = self.target.time_every();
         let run = Run::begin(&self.workload, &self.trace, &self.clock, self.number, budget, every);
-        let run = run.arriving(arrivals);
+        let run = run.arriving(arrivals).beginning_at(position);
         self.target.run(&run)?;
+        let position = run.position();
         let (seconds, tally, gets, puts) = run.end();
         if tally.wrong_values > 0 {
             return Err(format!(
@@ -174,14 +187,15 @@ impl Client {
             )
             .into());
         }
-        Ok(ClientReport {
+        let report = ClientReport {
             seconds,
             cpu_s: cpu_seconds() - cpu_s,
             tally,
             get_ns: pack(&gets),
             put_ns: pack(&puts),
             refusal: self.target.refusal(),
-        })
+        };
+        Ok((report, position))
     }
 }
 

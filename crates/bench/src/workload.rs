@@ -67,14 +67,17 @@ impl Workload {
         if !prefix.is_empty() {
             prefix.copy_from_slice(self.prefix);
         }
-        let (head, mut rest) = key.split_at_mut(8);
-        head.copy_from_slice(&printable(id));
+        let (head, rest) = key.split_first_chunk_mut().expect("keys have at least eight bytes");
+        *head = printable(id);
         let mut padding = id;
-        while !rest.is_empty() {
+        let mut next = || {
             padding = padding.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (padding >> 23);
-            let (word, next) = rest.split_at_mut(rest.len().min(8));
-            word.copy_from_slice(&printable(padding >> 16)[..word.len()]);
-            rest = next;
+            printable(padding >> 16)
+        };
+        let (words, end) = rest.as_chunks_mut();
+        words.iter_mut().for_each(|word| *word = next());
+        if !end.is_empty() {
+            end.copy_from_slice(&next()[..end.len()]);
         }
     }
 

@@ -46,7 +46,7 @@ pub fn run(args: DemoArgs) -> Result<(), BenchError> {
     let (engines, peers) = systems.split_at(spec.engines.len());
     // The peers come early: on a slow host there is no time for the last systems.
     let systems = [&engines[..1], peers, &engines[1..]].concat();
-    let measured = loch_bench::measure_all(&spec, &systems, &interrupted, &mut objects);
+    let measured = loch_bench::measure_all(&spec, &systems, 1, &interrupted, &mut objects);
     let is_late = late.load(Ordering::Relaxed);
     let last = objects.last().map(Object::engine);
     let left = systems.iter().map(|system| system.name()).rev();

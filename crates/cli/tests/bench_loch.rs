@@ -46,7 +46,12 @@ fn nessie_on_two_nodes_with_two_clients() {
     // 32 B of slots and an entry of 112 B at the least.
     assert!((144.0..250.0).contains(&number(&object, "bytes_per_get")), "{object}");
     assert!(number(&object, "bytes_per_put") > 40.0, "{object}");
-    assert!(number(&object, "limit_ops_per_s") > 1e5, "{object}");
+    let (limit, one) = (number(&object, "limit_ops_per_s"), number(&object, "limit_one_ops_per_s"));
+    assert!(limit >= one && one > 1e5, "{object}");
+    let spread = |at: usize| object["limit_share_spread"][at].as_f64().expect("a share");
+    let share = number(&object, "limit_share");
+    assert!(0.0 < spread(0) && spread(0) <= share && share <= spread(1), "{object}");
+    assert!(number(&object, "limit_one_share") > 0.0, "{object}");
     assert!(number(&object, "client_cpu_s") > 0.0, "{object}");
     // The nodes lend memory and sleep; a scrub takes moments.
     assert!(number(&object, "server_cpu_s") <= 0.2, "{object}");

@@ -10,7 +10,9 @@ const LOCH: &str = env!("CARGO_BIN_EXE_loch");
 const FIELDS: &str = "engine fabric nodes clients lanes records key_size value_size reads dist \
     seconds ops ops_per_s gets puts get_hits goodput_bytes_per_s get_us put_us retries errors \
     verbs_per_get verbs_per_put round_trips_per_get round_trips_per_put bytes_per_get \
-    bytes_per_put server_cpu_s client_cpu_s limit_ops_per_s";
+    bytes_per_put server_cpu_s client_cpu_s limit_ops_per_s limit_one_ops_per_s limit_share \
+    limit_share_spread limit_one_share limit_one_share_spread times_the_first \
+    times_the_first_spread";
 
 fn bench(arguments: &str) -> Output {
     Command::new(LOCH)
@@ -81,6 +83,23 @@ fn redis() {
 fn lmdb() {
     check_peer("lmdb", 1, false);
     check_peer("lmdb", 32, false);
+}
+
+#[test]
+fn maps_inside_one_process() {
+    let line = "--peer papaya,hashbrown --records 5000 --ops 20000 --reads 0.5";
+    let objects = objects(line);
+    let names: Vec<_> = objects.iter().map(|object| object["engine"].as_str()).collect();
+    assert_eq!(names, [Some("papaya"), Some("hashbrown")]);
+    for object in &objects {
+        assert_eq!((&object["ops"], &object["errors"]), (&20_000.into(), &0.into()), "{object}");
+        assert_eq!(object["gets"], object["get_hits"], "{object}");
+        assert!(object["server_cpu_s"].is_null() && object["limit_share"].is_null(), "{object}");
+    }
+    assert!(objects[0]["times_the_first"].is_null());
+    let times = objects[1]["times_the_first"].as_f64().expect("they took turns");
+    let spread = |at: usize| objects[1]["times_the_first_spread"][at].as_f64().expect("a bound");
+    assert!(0.0 < spread(0) && spread(0) <= times && times <= spread(1), "{}", objects[1]);
 }
 
 #[test]

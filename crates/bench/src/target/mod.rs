@@ -7,6 +7,7 @@
 
 mod lmdb;
 pub mod loch;
+mod maps;
 mod memcached;
 mod peers;
 mod pipeline;
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TargetError;
 use crate::measure::Run;
-use crate::measured::Measured;
+use crate::measured::{Limits, Measured};
 use crate::progress::Progress;
 use crate::spec::Spec;
 use crate::tally::Traffic;
@@ -146,9 +147,9 @@ pub trait Target {
         Ok(None)
     }
 
-    /// Operations a second of a bare single-thread loop of the memory accesses
-    /// that GETs of the keys of `trace` cannot avoid, over this store's own memory.
-    fn limit_ops_per_s(&mut self, _workload: &Workload, _trace: &Trace) -> Result<Option<f64>> {
+    /// The rates of bare single-thread loops of the memory accesses that GETs of the keys of
+    /// `trace` cannot avoid, over this store's own memory. Each call goes on in the trace.
+    fn limits(&mut self, _workload: &Workload, _trace: &Trace) -> Result<Option<Limits>> {
         Ok(None)
     }
 }

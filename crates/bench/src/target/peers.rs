@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Endpoint, Result, Service, System, Target, lmdb, memcached, redis};
+use super::{Endpoint, Result, Service, System, Target, lmdb, maps, memcached, redis};
 use crate::error::TargetError;
 use crate::measured::Measured;
 use crate::progress::Progress;
@@ -15,6 +15,8 @@ impl System for Peer {
             Peer::Memcached => "memcached",
             Peer::Redis => "redis",
             Peer::Lmdb => "lmdb",
+            Peer::Papaya => "papaya",
+            Peer::Hashbrown => "hashbrown",
         }
     }
 
@@ -27,6 +29,7 @@ impl System for Peer {
             Peer::Memcached => Box::new(memcached::start(spec, interrupted)?),
             Peer::Redis => Box::new(redis::start(spec, interrupted)?),
             Peer::Lmdb => Box::new(lmdb::Home::create(spec)?),
+            Peer::Papaya | Peer::Hashbrown => Box::new(maps::Nowhere::create(self.name(), spec)?),
         })
     }
 
@@ -35,6 +38,8 @@ impl System for Peer {
             Peer::Memcached => Box::new(memcached::connect(spec, endpoint)?),
             Peer::Redis => Box::new(redis::connect(spec, endpoint)?),
             Peer::Lmdb => Box::new(lmdb::Lmdb::open(spec, endpoint)?),
+            Peer::Papaya => maps::papaya(spec),
+            Peer::Hashbrown => maps::hashbrown(spec),
         })
     }
 

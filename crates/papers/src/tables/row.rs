@@ -34,6 +34,7 @@ pub struct Row {
     pub server_cpu_s: Option<f64>,
     pub client_cpu_s: Option<f64>,
     pub limit_ops_per_s: Option<f64>,
+    pub limit_share: Option<f64>,
     pub ops_of_workers: Option<Vec<u64>>,
 }
 
@@ -79,10 +80,10 @@ impl Row {
         }
     }
 
-    /// Its share of the bare loop.
+    /// Its share of the bare loop: the median of its turns, if it had turns.
     pub fn share(&self) -> Option<String> {
-        let share = |limit| format!("{:.0} %", 100.0 * self.ops_per_s / limit);
-        self.limit_ops_per_s.map(share)
+        let overall = self.limit_ops_per_s.map(|limit| self.ops_per_s / limit);
+        self.limit_share.or(overall).map(|share| format!("{:.0} %", 100.0 * share))
     }
 
     pub fn latency(&self) -> String {

@@ -16,6 +16,7 @@ use loch::{Cluster, ConnectOptions, Error, Table, VerbCount, Version};
 use loch_engines::Kv;
 use loch_engines::kv::OneOf;
 
+use super::batch;
 use super::homes::Homes;
 use super::lane::{
     LOAD_BATCH, LOAD_LANES_MIN, Lane, OPERATION_LIMIT, Store, load_batch, operate, time_every,
@@ -23,6 +24,7 @@ use super::lane::{
 use super::limit;
 use crate::error::TargetError;
 use crate::measure::{Outcome, Run};
+use crate::measured::Limits;
 use crate::options::TABLE;
 use crate::spec::Spec;
 use crate::system::{Engine, Fabric};
@@ -44,6 +46,12 @@ pub struct Client {
     options: ConnectOptions,
     lanes: usize,
     time_every: u32,
+    /// Whether operations are handed over in batches.
+    batches: bool,
+    /// Where the bare loops are in the trace.
+    cursor: limit::Cursor,
+    /// Whether no operation of the run changes the table.
+    is_at_rest: bool,
     /// Why the last refused operation of a run was refused.
     refusal: Option<String>,
 }
@@ -58,8 +66,19 @@ impl Client {
         let table = table.map_err(lost(engine, "connect"))?;
         let sockets = endpoint.paths.clone();
         let time_every = if spec.fabric == Fabric::Verbs { 1 } else { time_every(spec) };
-        let (lanes, refusal) = (spec.lanes, None);
-        Ok(Client { engine, table, sockets, homes, options, lanes, time_every, refusal })
+        Ok(Client {
+            engine,
+            sockets,
+            homes,
+            options,
+            lanes: spec.lanes,
+            time_every,
+            batches: spec.batches() && table.takes_batches(),
+            cursor: limit::Cursor::default(),
+            is_at_rest: spec.reads == 1.0 && spec.attach.is_none(),
+            refusal: None,
+            table,
+        })
     }
 
     /// Does the operations of `run` in all lanes. Returns why the last refused one was refused.
@@ -108,6 +127,10 @@ impl Target for Client {
         const ACTION: &str = "run an operation";
         self.refusal = match self.table.mapped() {
             Some(OneOf::Second(published)) => self.operate(published, run, None, ACTION)?,
+            Some(_) if self.batches => {
+                let done = batch::operate(&self.table, run, self.lanes, TableLanes::goes_on_after);
+                done.map_err(lost(self.engine, ACTION))?.map(|error| error.to_string())
+            }
             _ => self.operate(&TableLanes(&self.table), run, None, ACTION)?,
         };
         Ok(())
@@ -128,10 +151,11 @@ impl Target for Client {
     }
 
     /// There is none for a table whose clients do not do all work themselves in mapped memory.
-    fn limit_ops_per_s(&mut self, workload: &Workload, trace: &Trace) -> Result<Option<f64>> {
+    fn limits(&mut self, workload: &Workload, trace: &Trace) -> Result<Option<Limits>> {
         let Some(client) = self.table.mapped() else { return Ok(None) };
-        let limit = limit::ops_per_s((client.map(), client.fabric()), workload, trace);
-        limit.map_err(lost(self.engine, "measure the bare loop"))
+        let reach = (&**client.map(), client.fabric());
+        let limits = limit::limits(reach, workload, trace, &mut self.cursor, self.is_at_rest);
+        limits.map_err(lost(self.engine, "measure the bare loops"))
     }
 }
 

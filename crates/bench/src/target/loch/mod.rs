@@ -14,6 +14,7 @@
 mod api;
 mod attached;
 mod available;
+mod batch;
 mod homes;
 pub mod lane;
 mod limit;

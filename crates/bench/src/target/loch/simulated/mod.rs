@@ -45,7 +45,7 @@ use self::table::Table;
 use super::lane::{load_batch, operate};
 use crate::error::TargetError;
 use crate::measure::{Budget, Run, Ticks};
-use crate::measured::{ClientReport, Measured, merge};
+use crate::measured::{ClientReport, Measured};
 use crate::memory::check_nodes;
 use crate::mix::mix;
 use crate::progress::Progress;
@@ -104,9 +104,12 @@ pub fn measure_design<D: Design>(setting: Setting<'_>, design: D) -> Result<Meas
     let (busy_ns, answered) = (cluster.busy_ns(), cluster.answered());
     let (reports, sum) =
         cluster.run("measuring", &clients, |client| &client.trace, |budget| budget)?;
-    let mut measured = merge(&reports);
-    measured.traffic = Some(sum);
-    measured.server_cpu_s = Some((cluster.busy_ns() - busy_ns) as f64 / 1e9);
+    let mut measured = Measured {
+        traffic: Some(sum),
+        server_cpu_s: Some((cluster.busy_ns() - busy_ns) as f64 / 1e9),
+        ..Measured::default()
+    };
+    measured.add_turn(&reports, None);
     let of_each = cluster.answered().into_iter().zip(answered);
     measured.ops_of_workers =
         cluster.design.serves().then(|| of_each.map(|(end, begin)| end - begin).collect());
@@ -484,7 +487,8 @@ mod tests {
         let spec = spec(line).unwrap();
         for engine in engines {
             let name = engine.name();
-            let measured = measure(engine, &spec, &Progress::new(name.into()), &false.into());
+            let measured =
+                measure(engine, &spec, &Progress::on_stderr().of(name.into()), &false.into());
             let Measured { tally, ops_of_workers, .. } = measured.expect(name);
             assert!(tally.gets > 200 && tally.get_hits == tally.gets, "{name}: {tally:?}");
             assert_eq!((tally.errors, tally.wrong_values), (0, 0), "{name}");

@@ -1,0 +1,303 @@
+//! Maps inside one process: what an operation costs that nobody else can see.
+//!
+//! `papaya` is a concurrent map, `hashbrown` is not even that. Both hash by their fastest hasher,
+//! which is hashbrown's own. Keys and values of the default sizes lie in the map's entries, as a
+//! program with such keys would have them; others are boxed. GETs copy the value out, as GETs of
+//! every other store do. One process can have such a map, so only one client is measured.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+use std::ops::Range;
+
+use hashbrown::DefaultHashBuilder;
+
+use super::{Endpoint, Result, Service, Target};
+use crate::error::TargetError;
+use crate::measure::{Kind, Op, Outcome, Run};
+use crate::spec::Spec;
+use crate::workload::Workload;
+
+/// The sizes of keys and values that lie in the entries.
+const KEY_BYTES: usize = 16;
+const VALUE_BYTES: usize = 64;
+/// Operations that share a guard of papaya's, as operations of a batch would.
+const OPS_A_GUARD: u32 = 32;
+/// Records loaded between two reports of progress.
+const LOAD_BATCH: u64 = 1 << 16;
+/// One operation in this many is timed: an operation costs little more than the clock.
+const TIME_EVERY: u32 = 29;
+
+/// A map lives in its client.
+pub struct Nowhere;
+
+impl Nowhere {
+    /// Checks that one client is measured.
+    pub fn create(peer: &'static str, spec: &Spec) -> Result<Self> {
+        if spec.clients == 1 {
+            return Ok(Nowhere);
+        }
+        let reason = "its map is inside one process: measure it with --clients 1".into();
+        Err(TargetError::Unsuitable { peer, reason })
+    }
+}
+
+impl Service for Nowhere {
+    fn endpoint(&self) -> Endpoint {
+        Endpoint { paths: Vec::new() }
+    }
+
+    fn cpu_seconds(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// A client with a `papaya` map.
+pub fn papaya(spec: &Spec) -> Box<dyn Target> {
+    match is_inline(spec) {
+        true => Box::new(Client::<Papaya<[u8; KEY_BYTES], [u8; VALUE_BYTES]>>::new(spec)),
+        false => Box::new(Client::<Papaya<Box<[u8]>, Box<[u8]>>>::new(spec)),
+    }
+}
+
+/// A client with a `hashbrown` map.
+pub fn hashbrown(spec: &Spec) -> Box<dyn Target> {
+    match is_inline(spec) {
+        true => Box::new(Client::<Brown<[u8; KEY_BYTES], [u8; VALUE_BYTES]>>::new(spec)),
+        false => Box::new(Client::<Brown<Box<[u8]>, Box<[u8]>>>::new(spec)),
+    }
+}
+
+fn is_inline(spec: &Spec) -> bool {
+    (spec.key_size, spec.value_size) == (KEY_BYTES, VALUE_BYTES)
+}
+
+/// Bytes as they lie in an entry.
+trait Bytes: Borrow<Self::Like> + Hash + Eq {
+    /// What a key is looked up by.
+    type Like: Hash + Eq + ?Sized;
+
+    /// A copy of bytes, which have the workload's size.
+    fn of(bytes: &[u8]) -> Self;
+
+    /// The bytes as a key to look up.
+    fn like(bytes: &[u8]) -> &Self::Like;
+
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+}
+
+impl<const N: usize> Bytes for [u8; N] {
+    type Like = [u8; N];
+
+    #[inline]
+    fn of(bytes: &[u8]) -> Self {
+        *Self::like(bytes)
+    }
+
+    #[inline]
+    fn like(bytes: &[u8]) -> &[u8; N] {
+        bytes.try_into().expect("the map was chosen by the sizes")
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Bytes for Box<[u8]> {
+    type Like = [u8];
+
+    #[inline]
+    fn of(bytes: &[u8]) -> Self {
+        bytes.into()
+    }
+
+    #[inline]
+    fn like(bytes: &[u8]) -> &[u8] {
+        bytes
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+/// A map as the bench uses it.
+trait Map {
+    /// The map for the operations of one batch.
+    type Pinned<'a>: Pinned
+    where
+        Self: 'a;
+
+    /// Begins a batch: memory that was freed is kept until it ends.
+    fn pin(&mut self) -> Self::Pinned<'_>;
+}
+
+/// The operations of a batch.
+trait Pinned {
+    /// Copies the key's value into `value`, and returns whether there is one.
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> bool;
+
+    /// Stores a value.
+    fn put(&mut self, key: &[u8], value: &[u8]);
+}
+
+type Papaya<K, V> = papaya::HashMap<K, V, DefaultHashBuilder>;
+type Brown<K, V> = hashbrown::HashMap<K, V, DefaultHashBuilder>;
+
+impl<K: Bytes, V: Bytes> Map for Papaya<K, V> {
+    type Pinned<'a>
+        = papaya::HashMapRef<'a, K, V, DefaultHashBuilder, papaya::LocalGuard<'a>>
+    where
+        Self: 'a;
+
+    fn pin(&mut self) -> Self::Pinned<'_> {
+        papaya::HashMap::pin(self)
+    }
+}
+
+impl<K: Bytes, V: Bytes> Pinned
+    for papaya::HashMapRef<'_, K, V, DefaultHashBuilder, papaya::LocalGuard<'_>>
+{
+    #[inline]
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> bool {
+        copy(papaya::HashMapRef::get(self, K::like(key)), value)
+    }
+
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.insert(K::of(key), V::of(value));
+    }
+}
+
+impl<K: Bytes, V: Bytes> Map for Brown<K, V> {
+    type Pinned<'a>
+        = &'a mut Self
+    where
+        Self: 'a;
+
+    #[inline]
+    fn pin(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl<K: Bytes, V: Bytes> Pinned for &mut Brown<K, V> {
+    #[inline]
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> bool {
+        copy(hashbrown::HashMap::get(self, K::like(key)), value)
+    }
+
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.insert(K::of(key), V::of(value));
+    }
+}
+
+#[inline]
+fn copy(found: Option<&impl Bytes>, value: &mut Vec<u8>) -> bool {
+    value.clear();
+    found.is_some_and(|found| {
+        value.extend_from_slice(found.bytes());
+        true
+    })
+}
+
+/// A client, and its map.
+struct Client<M> {
+    map: M,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl<M: Map + Default> Client<M> {
+    fn new(spec: &Spec) -> Self {
+        Client { map: M::default(), key: vec![0; spec.key_size], value: vec![0; spec.value_size] }
+    }
+}
+
+impl<M: Map> Target for Client<M> {
+    fn load(
+        &mut self,
+        workload: &Workload,
+        records: Range<u64>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        for (done, record) in (1..).zip(records) {
+            put(&mut self.map.pin(), workload, &Op::load(record), &mut self.key, &mut self.value);
+            if done % LOAD_BATCH == 0 {
+                progress(done);
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, run: &Run<'_>) -> Result<()> {
+        let workload = run.workload();
+        let (key, value) = (&mut self.key, &mut self.value);
+        loop {
+            let mut map = self.map.pin();
+            for _ in 0..OPS_A_GUARD {
+                let Some(op) = run.next() else { return Ok(()) };
+                let outcome = match op.kind {
+                    Kind::Get => {
+                        workload.write_key(op.record, key);
+                        match map.get(key, value) {
+                            true => Outcome::Found(value),
+                            false => Outcome::Missing,
+                        }
+                    }
+                    Kind::Put => {
+                        put(&mut map, workload, &op, key, value);
+                        Outcome::Stored
+                    }
+                };
+                run.finish(&op, outcome);
+            }
+        }
+    }
+
+    fn time_every(&self) -> u32 {
+        TIME_EVERY
+    }
+}
+
+#[inline]
+fn put(map: &mut impl Pinned, workload: &Workload, op: &Op, key: &mut [u8], value: &mut Vec<u8>) {
+    workload.write_key(op.record, key);
+    value.resize(workload.value_size(), 0);
+    workload.write_value(op.record, op.version, value);
+    map.put(key, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::tests::spec;
+    use crate::measure::Budget;
+    use crate::measure::tests::with_run;
+
+    #[test]
+    fn every_map_of_every_size_holds_what_was_put() {
+        for sizes in ["", "--value-size 9", "--key-size 40"] {
+            let line = format!("--records 500 --ops 3000 --reads 0.5 --verify {sizes}");
+            let spec = spec(&line).unwrap();
+            for mut client in [papaya(&spec), hashbrown(&spec)] {
+                client.load(&Workload::new(&spec), 0..500, &mut |_| ()).unwrap();
+                let budget = Budget { ops: 3000, ns: u64::MAX };
+                let (tally, _) = with_run(&line, budget, 1, |run| client.run(run).unwrap());
+                assert_eq!((tally.gets + tally.puts, tally.wrong_values), (3000, 0), "{line}");
+                assert_eq!(tally.gets, tally.get_hits, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_map_has_one_client() {
+        let refused = Nowhere::create("papaya", &spec("--clients 2").unwrap());
+        let text = refused.err().expect("two processes have two maps").to_string();
+        assert!(text.contains("papaya") && text.contains("--clients 1"), "{text}");
+    }
+}
