@@ -118,14 +118,11 @@ pub fn print_table(spec: &Spec, objects: &[Object]) -> Result<(), BenchError> {
     report::print_table(spec, objects).map_err(BenchError::os("write the table"))
 }
 
-/// Measures every system. So many of them take turns `at_once`, so that other load on the host
-/// changes all of them alike. If an error ends this, `objects` has the results so far.
+/// Measures every system. So many of them, at least one, take turns `at_once`, so that other load
+/// on the host changes all of them alike. If an error ends this, `objects` has the results so far.
 ///
 /// # Errors
 /// The error that ended it.
-///
-/// # Panics
-/// If `at_once` is 0.
 pub fn measure_all(
     spec: &Spec,
     systems: &[&dyn System],

@@ -53,7 +53,7 @@ pub struct Limits {
 }
 
 /// The median of a number that was measured several times, and its bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// Half of the measurements are not above it.
     pub median: f64,

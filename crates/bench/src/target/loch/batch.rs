@@ -7,6 +7,8 @@ use crate::measure::{Kind, Op, Outcome, Run};
 /// The operations of one batch, and the buffers that batches reuse.
 struct Batch {
     gets: Vec<Op>,
+    /// Which of the GETs are answered.
+    answered: Vec<bool>,
     keys: Vec<Vec<u8>>,
     puts: Vec<Op>,
     pairs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -19,6 +21,7 @@ impl Batch {
         let (key, value) = (vec![0; workload.key_size()], vec![0; workload.value_size()]);
         Batch {
             gets: Vec::with_capacity(size),
+            answered: Vec::with_capacity(size),
             keys: vec![key.clone(); size],
             puts: Vec::with_capacity(size),
             pairs: vec![(key, value); size],
@@ -47,10 +50,41 @@ impl Batch {
         }
         !self.gets.is_empty() || !self.puts.is_empty()
     }
+
+    /// GETs, and finishes each GET: those that an error left without an answer have failed.
+    fn get(&mut self, table: &Table, run: &Run<'_>) -> Result<(), Error> {
+        let Batch { gets, answered, keys, .. } = self;
+        if gets.is_empty() {
+            return Ok(());
+        }
+        answered.clear();
+        answered.resize(gets.len(), false);
+        let done = table.get_each(&keys[..gets.len()], |get, value| {
+            let outcome = value.as_deref().map_or(Outcome::Missing, Outcome::Found);
+            run.finish(&gets[get], outcome);
+            answered[get] = true;
+        });
+        let left = gets.iter().zip(&*answered).filter(|(_, answered)| !**answered);
+        left.for_each(|(get, _)| run.finish(get, Outcome::Failed));
+        done
+    }
+
+    /// PUTs, and finishes each PUT.
+    fn put(&mut self, table: &Table, run: &Run<'_>) -> Result<(), Error> {
+        let Batch { puts, pairs, .. } = self;
+        if puts.is_empty() {
+            return Ok(());
+        }
+        let done = table.put_many(&pairs[..puts.len()]).map(drop);
+        let outcome = if done.is_ok() { Outcome::Stored } else { Outcome::Failed };
+        puts.iter().for_each(|put| run.finish(put, outcome));
+        done
+    }
 }
 
 /// Does the operations of `run`, `size` at a time: first those that are GETs, and then the PUTs. A
-/// PUT that is refused makes all PUTs of its batch count as refused. Returns why the last one was.
+/// PUT that is refused makes all PUTs of its batch count as refused. Returns why the last operation
+/// that was refused was.
 ///
 /// # Errors
 /// An error after which nothing works, by `goes_on_after`.
@@ -62,30 +96,45 @@ pub fn operate(
 ) -> Result<Option<Error>, Error> {
     let retries = table.counters().retries;
     let mut refusal = None;
+    let mut unless_refused = |done| match done {
+        Err(error) if goes_on_after(&error) => {
+            refusal = Some(error);
+            Ok(())
+        }
+        done => done,
+    };
     let mut batch = Batch::new(run, size);
     while batch.fill(run) {
-        let Batch { gets, keys, puts, pairs } = &batch;
-        let mut done = Ok(());
-        if !gets.is_empty() {
-            let mut answered = 0;
-            done = table.get_each(&keys[..gets.len()], |get, value| {
-                let outcome = value.as_deref().map_or(Outcome::Missing, Outcome::Found);
-                run.finish(&gets[get], outcome);
-                answered += 1;
-            });
-            gets.iter().skip(answered).for_each(|get| run.finish(get, Outcome::Failed));
-        }
-        if !puts.is_empty() && done.is_ok() {
-            done = table.put_many(&pairs[..puts.len()]).map(drop);
-            let outcome = if done.is_ok() { Outcome::Stored } else { Outcome::Failed };
-            puts.iter().for_each(|put| run.finish(put, outcome));
-        }
-        match done {
-            Ok(()) => (),
-            Err(error) if goes_on_after(&error) => refusal = Some(error),
-            Err(error) => return Err(error),
-        }
+        unless_refused(batch.get(table, run))?;
+        unless_refused(batch.put(table, run))?;
     }
     run.retried(table.counters().retries - retries);
     Ok(refusal)
+}
+
+#[cfg(test)]
+mod tests {
+    use loch::{ByteSize, Cluster, EmbeddedConfig, TableConfig};
+
+    use super::*;
+    use crate::measure::Budget;
+    use crate::measure::tests::with_run;
+
+    #[test]
+    fn every_operation_is_finished_once_also_beside_others_that_are_refused() {
+        let table = TableConfig { value_max: Some(ByteSize::new(64)), ..TableConfig::default() };
+        let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+        let table = Cluster::embedded(config).unwrap().table("default").unwrap();
+        let budget = Budget { ops: 1000, ns: u64::MAX };
+        for (bytes, is_refused) in [(64, false), (65, true)] {
+            let line = format!("--records 100 --ops 1000 --reads 0.5 --value-size {bytes}");
+            let (tally, _) = with_run(&line, budget, 1, |run| {
+                let refusal = operate(&table, run, 16, |_| true).unwrap();
+                assert_eq!(refusal.is_some(), is_refused, "{refusal:?}");
+            });
+            assert_eq!(tally.gets + tally.puts + tally.errors, 1000, "{tally:?}");
+            assert!(tally.gets > 400 && (tally.errors > 400) == is_refused, "{tally:?}");
+            assert_eq!(tally.puts == 0, is_refused, "{tally:?}");
+        }
+    }
 }

@@ -99,8 +99,9 @@ impl Table {
         AsyncTable::new(self)
     }
 
-    /// Lets up to `lanes` operations overlap in `get_many` and `put_many`; 1 to 4096, default 16. A
-    /// number outside this range is replaced by the nearest in it.
+    /// Lets up to `lanes` operations overlap in `get_many` and `put_many`, where these do not go
+    /// through batches in stages (as on tables of `nessie` in shared memory); 1 to 4096, default
+    /// 16. A number outside this range is replaced by the nearest in it.
     #[must_use]
     pub fn with_lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes.clamp(1, LANES_MAX);
