@@ -32,13 +32,11 @@ impl<F: Fabric> Client<F> {
         }
         let mut batch = self.batch.take().unwrap_or_default();
         let mut done = Ok(());
-        let mut begin = 0;
-        for keys in keys.chunks(BATCH_KEYS) {
+        for (begin, keys) in (0..).step_by(BATCH_KEYS).zip(keys.chunks(BATCH_KEYS)) {
             done = self.get_batch(&mut batch, keys, |key, value| found(begin + key, value)).await;
             if done.is_err() {
                 break;
             }
-            begin += keys.len();
         }
         self.batch.set(Some(batch));
         done
@@ -68,11 +66,7 @@ impl<F: Fabric> Client<F> {
             }
             // Stage 2: the entries that the first matches name.
             self.name_entries(batch, way, entry_len);
-            let mut entries = std::mem::take(&mut batch.entries);
-            entries.clear();
-            let (entries, done) = self.fabric.read_many(&batch.reads, entries).await;
-            batch.entries = entries;
-            done?;
+            self.read_named(batch).await?;
             // Stage 3: those that are their keys'.
             longest = longest.max(self.take_values(batch, keys, &mut found)?);
             if batch.pending.is_empty() {

@@ -82,6 +82,15 @@ impl<F: Fabric> Client<F> {
         at.truncate(left);
     }
 
+    /// READs the entries that were named.
+    async fn read_named(&self, batch: &mut Batch) -> Result<(), EngineError> {
+        let mut entries = std::mem::take(&mut batch.entries);
+        entries.clear();
+        let (entries, done) = self.fabric.read_many(&batch.reads, entries).await;
+        batch.entries = entries;
+        Ok(done?)
+    }
+
     /// The bucket number `way` of a key; any one if the key has fewer.
     #[cold]
     fn next_bucket(&self, hash: &KeyHash, way: usize) -> RemoteAddr {

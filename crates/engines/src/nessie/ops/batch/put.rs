@@ -38,14 +38,12 @@ impl<F: Fabric> Client<F> {
         }
         let mut batch = self.batch.take().unwrap_or_default();
         let mut done = Ok(());
-        let mut begin = 0;
-        for pairs in pairs.chunks(BATCH_KEYS) {
+        for (begin, pairs) in (0..).step_by(BATCH_KEYS).zip(pairs.chunks(BATCH_KEYS)) {
             let stored = |pair, version| stored(begin + pair, version);
             done = self.put_batch(&mut batch, pairs, stored).await;
             if done.is_err() {
                 break;
             }
-            begin += pairs.len();
         }
         self.batch.set(Some(batch));
         done
@@ -91,11 +89,7 @@ impl<F: Fabric> Client<F> {
             for Named { key, word, .. } in &batch.named {
                 self.will_retire(*word, drafted[usize::from(*key)].1.class);
             }
-            let mut entries = std::mem::take(&mut batch.entries);
-            entries.clear();
-            let (entries, done) = self.fabric.read_many(&batch.reads, entries).await;
-            batch.entries = entries;
-            done?;
+            self.read_named(batch).await?;
             // Stage 3: those that are their keys' are replaced.
             self.replace_entries(batch, &drafted, &mut stored).await?;
             if batch.pending.is_empty() {
