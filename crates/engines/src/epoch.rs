@@ -405,7 +405,7 @@ mod tests {
 
     impl Fabric for Node {
         loch_fabric::pass_on!(
-            caps counters read_words read_bucket read_buckets read read_many read_word_and_bytes
+            caps counters read_words read_bucket read chase read_word_and_bytes
             compare_swap fetch_add write_unsignaled write is_mapped store store_before store_after
             announce reload raw wall_ms random
             => shm

@@ -147,8 +147,12 @@ pub const POOL_SHARE: u64 = 128;
 /// Entries that a turn of the daemon moves, sorts, or merges.
 pub const DAEMON_TURN_ENTRIES: usize = 4096;
 
-/// Keys of a batch that go through the stages of an operation together: at each stage one READ.
-pub const BATCH_KEYS: usize = loch_fabric::limits::BATCH_READS_MAX;
+/// Keys of a batch that share one epoch. A byte numbers them.
+pub const BATCH_KEYS: usize = 1 << u8::BITS;
+
+/// PUTs of a batch: all of them hold their entries, and the epoch in which these were taken, until
+/// the last is installed.
+pub const BATCH_PUTS: usize = 32;
 
 /// Entries of a batch are read into one buffer and copied from there: longer ones than this are
 /// read one by one.

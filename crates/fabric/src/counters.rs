@@ -53,12 +53,18 @@ pub struct VerbCount {
 impl Counters {
     #[inline(always)]
     pub(crate) fn count(&self, verb: Verb, remote: bool, bytes: u64) {
+        self.count_many(verb, remote, 1, bytes);
+    }
+
+    /// Counts so many verbs of `bytes` bytes each.
+    #[inline(always)]
+    pub(crate) fn count_many(&self, verb: Verb, remote: bool, verbs: u64, bytes: u64) {
         let (v, b) = (
             &self.verbs[remote as usize][verb as usize],
             &self.bytes[remote as usize][verb as usize],
         );
-        v.set(v.get() + 1);
-        b.set(b.get() + bytes);
+        v.set(v.get() + verbs);
+        b.set(b.get() + verbs * bytes);
     }
 
     /// Counts a doorbell whose completion the caller waits for.

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use crate::limits::{BATCH_READS_MAX, BUCKET_WORDS_MAX};
+use crate::limits::BUCKET_WORDS_MAX;
 use crate::{Buf, Counters, RegionId, RemoteAddr, Result};
 
 /// The accesses with which remote atomics are atomic.
@@ -44,6 +44,31 @@ pub struct Caps {
     pub validation: Validation,
     /// The cost of a round trip.
     pub round_trip: RoundTrip,
+}
+
+/// Pointers that are chased, from buckets to entries. See [`Fabric::chase`].
+pub trait Chase {
+    /// The bucket in which a chase begins.
+    fn bucket(&mut self, number: usize) -> RemoteAddr;
+
+    /// Where a chase goes from a bucket. The words that were not READ are zero.
+    fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step;
+
+    /// A chase ends with the bytes of an entry. `again` is their first word, READ again after all
+    /// of them, as by [`Fabric::reload`], where [`Validation::Reread`] says that this is cheap;
+    /// elsewhere it is the first word of the bytes.
+    fn arrived(&mut self, number: usize, entry: &[u8], again: u64);
+}
+
+/// What a chase does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It READs this entry.
+    Entry(RemoteAddr),
+    /// It READs another bucket.
+    Bucket(RemoteAddr),
+    /// Nothing.
+    End,
 }
 
 /// The longest time that an idle thread waits before it looks again.
@@ -111,63 +136,57 @@ pub trait Fabric {
         buf: Buf,
     ) -> impl Future<Output = (Buf, Result<()>)> + '_;
 
-    /// READs the first `words` words of many buckets, all in one doorbell: for batches, as
-    /// [`Fabric::read_many`]. The other words of `out` are unspecified afterwards.
+    /// Chases `count` pointers: READs the first `words` words of each bucket, and `len` bytes of
+    /// each entry to which it points. This is for batches of operations, which have neither a
+    /// future nor a buffer each. `buf` is memory for one entry; its contents are unspecified
+    /// afterwards.
+    ///
+    /// A backend may READ in any order, except that a bucket comes before what it points to. A
+    /// backend that has no way of its own posts the READs one after the other.
     ///
     /// # Errors
-    /// As [`Fabric::read_words`]; then all of `out` is unspecified.
+    /// As [`Fabric::read_words`]; then some chases may have come to their end.
     ///
     /// # Panics
-    /// If `words` exceeds [`limits::BUCKET_WORDS_MAX`](crate::limits), if there are more than
-    /// [`limits::BATCH_READS_MAX`](crate::limits) buckets, or if `out` is shorter than `at`.
-    fn read_buckets<'a>(
+    /// If `words` exceeds [`limits::BUCKET_WORDS_MAX`](crate::limits), or `len` is less than a
+    /// word.
+    fn chase<'a>(
         &'a self,
-        at: &'a [RemoteAddr],
+        count: usize,
         words: usize,
-        out: &'a mut [[u64; BUCKET_WORDS_MAX]],
+        len: usize,
+        _buf: &'a mut Buf,
+        chase: &'a mut impl Chase,
     ) -> impl Future<Output = Result<()>> + 'a {
-        assert!(at.len() <= BATCH_READS_MAX && at.len() <= out.len(), "READs of a batch");
-        let posted: Vec<_> = at.iter().map(|at| self.read_bucket(*at, words)).collect();
+        let post_bucket = move |number, at| (number, self.read_bucket(at, words));
+        let mut buckets: Vec<_> =
+            (0..count).map(|number| post_bucket(number, chase.bucket(number))).collect();
         async move {
-            let mut result = Ok(());
-            for (read, out) in posted.into_iter().zip(out) {
-                match read.await {
-                    Ok(bucket) => *out = bucket,
-                    Err(error) => result = result.and(Err(error)),
+            while !buckets.is_empty() {
+                let (mut entries, mut next) = (Vec::new(), Vec::new());
+                for (number, bucket) in buckets {
+                    match chase.step(number, &bucket.await?) {
+                        Step::Bucket(at) => next.push(post_bucket(number, at)),
+                        Step::Entry(at) => {
+                            entries.push((number, at, self.read(at, len, Buf::new())));
+                        }
+                        Step::End => (),
+                    }
                 }
+                for (number, at, entry) in entries {
+                    let (bytes, done) = entry.await;
+                    done?;
+                    let again = match self.caps().validation {
+                        Validation::Reread => self.reload(at)?,
+                        Validation::Checksum => {
+                            u64::from_le_bytes(*bytes.first_chunk().expect("a word at least"))
+                        }
+                    };
+                    chase.arrived(number, &bytes, again);
+                }
+                buckets = next;
             }
-            result
-        }
-    }
-
-    /// READs each of `reads`, all in one doorbell, and appends their bytes to `buf`, one READ's
-    /// after the other's. If a verb is refused or fails nothing is appended.
-    ///
-    /// This is for batches of operations, which have neither a future nor a buffer each. A backend
-    /// that has no such doorbell posts the READs one after the other.
-    ///
-    /// # Panics
-    /// If there are more than [`limits::BATCH_READS_MAX`](crate::limits).
-    fn read_many<'a>(
-        &'a self,
-        reads: &'a [(RemoteAddr, usize)],
-        mut buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<()>)> + 'a {
-        assert!(reads.len() <= BATCH_READS_MAX, "READs of a batch");
-        let post = |(at, len): &(RemoteAddr, usize)| self.read(*at, *len, Buf::new());
-        let posted: Vec<_> = reads.iter().map(post).collect();
-        async move {
-            let before = buf.len();
-            let mut result = Ok(());
-            for read in posted {
-                let (bytes, done) = read.await;
-                buf.extend_from_slice(&bytes);
-                result = result.and(done);
-            }
-            if result.is_err() {
-                buf.truncate(before);
-            }
-            (buf, result)
+            Ok(())
         }
     }
 

@@ -130,6 +130,3 @@ pub const MAIL_RING_BYTES: std::ops::RangeInclusive<u32> = 8192..=1 << 24;
 
 /// Peers that the messages of one thread know.
 pub const MAIL_PEERS_MAX: usize = 1 << 16;
-
-/// READs of one batch: enough that their misses overlap as much as the processor can.
-pub const BATCH_READS_MAX: usize = 32;

@@ -15,7 +15,7 @@
 ///
 /// impl Fabric for Idle {
 ///     pass_on!(
-///         caps counters read_words read_bucket read_buckets read read_many read_word_and_bytes
+///         caps counters read_words read_bucket read chase read_word_and_bytes
 ///         compare_swap fetch_add write_unsignaled write is_mapped store_before store_after
 ///         announce load load_bytes reload will_read will_store raw posted is_settled now_us
 ///         wall_ms random pause yield_now => inner
@@ -43,25 +43,17 @@ macro_rules! pass_on {
             self.$to.read_words(at, out)
         }
     };
-    (@ read_buckets $to:ident) => {
+    (@ chase $to:ident) => {
         #[inline]
-        fn read_buckets<'a>(
+        fn chase<'a>(
             &'a self,
-            at: &'a [$crate::RemoteAddr],
+            count: usize,
             words: usize,
-            out: &'a mut [[u64; $crate::limits::BUCKET_WORDS_MAX]],
+            len: usize,
+            buf: &'a mut $crate::Buf,
+            chase: &'a mut impl $crate::Chase,
         ) -> impl ::std::future::Future<Output = $crate::Result<()>> + 'a {
-            self.$to.read_buckets(at, words, out)
-        }
-    };
-    (@ read_many $to:ident) => {
-        #[inline]
-        fn read_many<'a>(
-            &'a self,
-            reads: &'a [($crate::RemoteAddr, usize)],
-            buf: $crate::Buf,
-        ) -> impl ::std::future::Future<Output = ($crate::Buf, $crate::Result<()>)> + 'a {
-            self.$to.read_many(reads, buf)
+            self.$to.chase(count, words, len, buf, chase)
         }
     };
     (@ caps $to:ident) => { $crate::pass_on!(# $to caps() -> $crate::Caps); };

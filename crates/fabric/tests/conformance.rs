@@ -35,11 +35,10 @@ use std::cell::Cell;
 use std::future::Future;
 
 use backends::{BYTES, Cluster, REGIONS, Shm, Sim};
-use loch_fabric::limits::{
-    BATCH_READS_MAX, BUCKET_WORDS_MAX, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX,
-};
+use loch_fabric::limits::{BUCKET_WORDS_MAX, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX};
 use loch_fabric::{
-    Buf, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip, Validation, VerbCount, lanes,
+    Buf, Chase, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip, Step, Validation, VerbCount,
+    lanes,
 };
 use tools::{HERE, THERE, at, bad_places, bad_words, bytes, pattern, put, settle, word};
 
@@ -70,7 +69,8 @@ suite! {
         a_doorbell_reads_several_places,
         a_bucket_is_padded_with_zeros,
         a_read_appends,
-        a_batch_reads_many_places,
+        chases_come_to_their_ends,
+        a_chase_that_goes_astray_is_an_error,
         a_word_and_bytes_come_together,
         a_swap_happens_on_a_match_only,
         an_addition_wraps,
@@ -168,50 +168,134 @@ fn a_read_appends<C: Cluster>() {
     });
 }
 
-fn a_batch_reads_many_places<C: Cluster>() {
+/// Chases whose buckets and entries are drawn from their numbers, and what they were given.
+struct Chased {
+    count: usize,
+    words: usize,
+    len: usize,
+    buckets: Vec<Vec<u64>>,
+    entries: Vec<Option<Vec<u8>>>,
+}
+
+impl Chased {
+    fn new(count: usize, words: usize, len: usize) -> Self {
+        Self { count, words, len, buckets: vec![Vec::new(); count], entries: vec![None; count] }
+    }
+
+    fn region(number: usize) -> RegionId {
+        if number % 3 == 1 { HERE } else { THERE }
+    }
+
+    /// The bucket number `way` of a chase.
+    fn bucket_at(number: usize, way: usize) -> RemoteAddr {
+        at(Self::region(number + way), (number * 16 + way * 8) as u64)
+    }
+
+    /// The buckets that a chase reads, and whether an entry follows.
+    fn ways(number: usize) -> (usize, bool) {
+        (1 + number % 4, !number.is_multiple_of(5))
+    }
+
+    fn entry_at(number: usize) -> RemoteAddr {
+        at(Self::region(number), 2048 + number as u64 * 24)
+    }
+
+    async fn run<F: Fabric>(mut self, f: &F, image: &[u8]) {
+        let (mut buf, before) = (Buf::new(), f.counters().snapshot());
+        let (count, words, len) = (self.count, self.words, self.len);
+        assert_eq!(f.chase(count, words, len, &mut buf, &mut self).await, Ok(()));
+        let bytes = |at: RemoteAddr, len: usize| &image[at.offset() as usize..][..len];
+        let (mut reads, mut moved) = (0, 0);
+        for number in 0..count {
+            let (ways, ends) = Self::ways(number);
+            let expected: Vec<u64> = (0..ways)
+                .flat_map(|way| bytes(Self::bucket_at(number, way), words * 8).chunks_exact(8))
+                .map(|word| u64::from_le_bytes(word.try_into().expect("8")))
+                .collect();
+            assert_eq!(self.buckets[number], expected, "{number}");
+            let entry = ends.then(|| bytes(Self::entry_at(number), len).to_vec());
+            assert_eq!(self.entries[number], entry, "{number}");
+            reads += ways + usize::from(ends);
+            moved += ways * words * 8 + usize::from(ends) * len;
+        }
+        let cost = f.counters().snapshot() - before;
+        assert_eq!((cost.reads, cost.bytes), (reads as u64, moved as u64));
+    }
+}
+
+impl Chase for Chased {
+    fn bucket(&mut self, number: usize) -> RemoteAddr {
+        Self::bucket_at(number, 0)
+    }
+
+    fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
+        assert!(bucket[self.words..].iter().all(|word| *word == 0), "not READ");
+        let (ways, ends) = Self::ways(number);
+        self.buckets[number].extend(&bucket[..self.words]);
+        match self.buckets[number].len().checked_div(self.words).unwrap_or(ways) {
+            way if way < ways => Step::Bucket(Self::bucket_at(number, way)),
+            _ if ends => Step::Entry(Self::entry_at(number)),
+            _ => Step::End,
+        }
+    }
+
+    fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
+        assert_eq!(entry.first_chunk(), Some(&again.to_le_bytes()), "the first word");
+        assert!(self.entries[number].replace(entry.to_vec()).is_none(), "an entry comes once");
+    }
+}
+
+fn chases_come_to_their_ends<C: Cluster>() {
     C::new().run(&[HERE], |f, _| {
         Box::pin(async move {
-            let image: Vec<u8> = (0..512).map(|byte| byte as u8).collect();
-            put(f, at(HERE, 0), &image).await;
-            put(f, at(THERE, 0), &image).await;
-            for count in [0, 1, 2, BATCH_READS_MAX] {
-                let region = |i: usize| if i % 3 == 1 { HERE } else { THERE };
-                let reads: Vec<_> =
-                    (0..count).map(|i| (at(region(i), i as u64 * 5), i * 3 % 17)).collect();
-                let before = f.counters().snapshot();
-                let (buf, done) = f.read_many(&reads, Buf::from(b"> ".to_vec())).await;
-                let parts = reads.iter().map(|(at, len)| {
-                    let begin = at.offset() as usize;
-                    &image[begin..begin + len]
-                });
-                let expected = [b"> ".to_vec(), parts.collect::<Vec<_>>().concat()].concat();
-                assert_eq!((&buf[..], done), (&expected[..], Ok(())));
-                let cost = f.counters().snapshot() - before;
-                assert_eq!(cost.reads, count as u64);
-                for words in 0..=BUCKET_WORDS_MAX {
-                    let places: Vec<_> = (0..count).map(|i| at(region(i), i as u64 * 8)).collect();
-                    let mut out = [[7; BUCKET_WORDS_MAX]; BATCH_READS_MAX + 1];
-                    assert_eq!(f.read_buckets(&places, words, &mut out).await, Ok(()));
-                    for (i, bucket) in out[..count].iter().enumerate() {
-                        let image = image[i * 8..].chunks_exact(8).take(words);
-                        let words_of_image =
-                            image.map(|word| u64::from_le_bytes(word.try_into().expect("8")));
-                        assert!(bucket[..words].iter().copied().eq(words_of_image), "{i}");
-                    }
-                    assert_eq!(out[BATCH_READS_MAX], [7; BUCKET_WORDS_MAX], "it was not asked for");
+            let image: Vec<u8> = (0..16384u64).map(|byte| ((byte * 31) >> 3) as u8).collect();
+            for (number, part) in image.chunks(4096).enumerate() {
+                put(f, at(HERE, number as u64 * 4096), part).await;
+                put(f, at(THERE, number as u64 * 4096), part).await;
+            }
+            for count in [0, 1, 2, 15, 16, 17, 32, 33, 100, 256] {
+                for (words, len) in [(4, 112), (1, 8), (2, 1023), (3, 1024), (4, 2000)] {
+                    Chased::new(count, words, len).run(f, &image).await;
                 }
             }
-            let good = (at(HERE, 0), 9);
-            for (place, error) in bad_places(9) {
-                for reads in [[good, (place, 9)], [(place, 9), good]] {
-                    let (buf, done) = f.read_many(&reads, Buf::from(b"kept".to_vec())).await;
-                    assert_eq!((&buf[..], done), (&b"kept"[..], Err(error)));
-                }
-            }
+        })
+    });
+}
+
+/// Chases of which one goes where it must not.
+struct Astray {
+    good: RemoteAddr,
+    bucket: RemoteAddr,
+    next: Step,
+}
+
+impl Chase for Astray {
+    fn bucket(&mut self, number: usize) -> RemoteAddr {
+        if number == 20 { self.bucket } else { self.good }
+    }
+
+    fn step(&mut self, number: usize, _: &[u64; BUCKET_WORDS_MAX]) -> Step {
+        if number == 20 { self.next } else { Step::Entry(self.good) }
+    }
+
+    fn arrived(&mut self, _: usize, _: &[u8], _: u64) {}
+}
+
+fn a_chase_that_goes_astray_is_an_error<C: Cluster>() {
+    C::new().run(&[HERE], |f, _| {
+        Box::pin(async move {
+            let good = at(HERE, 64);
+            let outside = bad_places(16);
             for (place, error) in bad_words(16) {
-                let mut out = [[0; BUCKET_WORDS_MAX]; 2];
-                let read = f.read_buckets(&[at(HERE, 0), place], 2, &mut out).await;
-                assert_eq!(read, Err(error));
+                let mut ways = vec![(place, Step::End), (good, Step::Bucket(place))];
+                if outside.iter().any(|(outside, _)| *outside == place) {
+                    ways.push((good, Step::Entry(place)));
+                }
+                for (bucket, next) in ways {
+                    let mut astray = Astray { good, bucket, next };
+                    let done = f.chase(40, 2, 16, &mut Buf::new(), &mut astray).await;
+                    assert_eq!(done, Err(error), "{bucket} {next:?}");
+                }
             }
         })
     });

@@ -212,8 +212,8 @@ impl Plant {
             (_, Bug::ForgetsWhatIsUnderWay) => 14_497,
             (_, Bug::DestinationStays) => 9_623,
             (_, Bug::StatusNotReread) => 3_115,
-            (_, Bug::BatchUnpinned) => 2_459,
-            (_, Bug::BatchRestUnpinned) => 12_096,
+            (_, Bug::BatchUnpinned) => 5_532,
+            (_, Bug::BatchRestUnpinned) => 20_520,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,
         })

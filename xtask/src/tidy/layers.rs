@@ -41,7 +41,7 @@ const LAYERS: [Layers; 14] = [
         folder: "crates/fabric/src/shm/",
         order: &[
             &["copy", "words"],
-            &["many", "region", "ring"],
+            &["chase", "region", "ring"],
             &["endpoint", "mailbox"],
             &["limit", "messages", "now"],
             &["thread"],

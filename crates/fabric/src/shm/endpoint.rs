@@ -12,16 +12,16 @@ use rand::{Rng, SeedableRng};
 use crate::bounds::is_inside;
 use crate::counters::Verb;
 use crate::limits::{
-    BATCH_READS_MAX, BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, PREFETCH_LINES_MAX,
-    READ_WORDS_MAX, REGIONS_MAX, TRANSFER_BYTES_MAX,
+    BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, PREFETCH_LINES_MAX, READ_WORDS_MAX,
+    REGIONS_MAX, TRANSFER_BYTES_MAX,
 };
 use crate::sync::AtomicU64;
 use crate::{
-    Atomics, Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result, RoundTrip,
-    UnreliableWrites, Validation,
+    Atomics, Buf, Caps, Chase, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result,
+    RoundTrip, UnreliableWrites, Validation,
 };
 
-use super::many::{Places, load_word};
+use super::chase::{Chases, Post, load_word};
 use super::{Region, copy, words};
 
 /// One thread's endpoint to the regions of this host.
@@ -162,13 +162,18 @@ impl ShmEndpoint {
     /// Prefetches the first lines of `len` bytes.
     #[inline(always)]
     pub(super) fn prefetch_lines(&self, place: *const u8, len: usize) {
-        let first = place as usize & !(CACHE_LINE_BYTES - 1);
-        let end = (place as usize + len).min(first + PREFETCH_LINES_MAX * CACHE_LINE_BYTES);
-        let mut line = first;
-        while line < end {
-            copy::prefetch(line as *const u8);
-            line += CACHE_LINE_BYTES;
+        // These branches follow from the length, which is often the same. The number of lines
+        // follows from the place as well, and would be guessed wrong.
+        copy::prefetch(place);
+        if len > CACHE_LINE_BYTES {
+            let len = len.min(PREFETCH_LINES_MAX * CACHE_LINE_BYTES);
+            let mut at = CACHE_LINE_BYTES;
+            while at < len {
+                copy::prefetch(place.wrapping_add(at));
+                at += CACHE_LINE_BYTES;
+            }
         }
+        copy::prefetch(place.wrapping_add(len).wrapping_sub(1));
     }
 
     /// Posts a READ of `words` words.
@@ -199,40 +204,6 @@ impl ShmEndpoint {
         unsafe { buf.append_with(len, |room| copy::copy_out(place, room, len)) };
     }
 
-    /// Posts many READs: counts them, prefetches their lines, and returns the places of their
-    /// bytes, which stay mapped for as long as the endpoint is borrowed.
-    ///
-    /// It is a function of its own, like the stages of a batch, because the registers do not
-    /// suffice for all of them together.
-    #[inline(never)]
-    fn post_each(&self, reads: &[(RemoteAddr, usize)]) -> Result<Places> {
-        let mut places = Places::NOWHERE;
-        let mut posted = Ok(());
-        for (place, (at, len)) in places.iter_mut().zip(reads) {
-            match self.post_read(*at, *len) {
-                Ok(posted) => *place = posted,
-                Err(error) => posted = posted.and(Err(error)),
-            }
-        }
-        self.counters.count_round_trip();
-        posted.map(|()| places)
-    }
-
-    /// As [`Self::post_each`], for the first `words` words of buckets.
-    #[inline(always)]
-    fn post_buckets(&self, at: &[RemoteAddr], words: usize) -> Result<Places> {
-        let mut places = Places::NOWHERE;
-        let mut posted = Ok(());
-        for (place, at) in places.iter_mut().zip(at) {
-            match self.post_words(*at, words) {
-                Ok(posted) => *place = posted,
-                Err(error) => posted = posted.and(Err(error)),
-            }
-        }
-        self.counters.count_round_trip();
-        posted.map(|()| places)
-    }
-
     pub(super) fn load_word_at(&self, at: RemoteAddr) -> Result<u64> {
         Ok(words::load(self.word(at, false)?))
     }
@@ -246,6 +217,28 @@ impl ShmEndpoint {
         }
         // SAFETY: located with `len` bytes and aligned above.
         Ok((0..len / 8).fold(0, |sum, i| unsafe { sum.wrapping_add(load_word(place, i)) }))
+    }
+}
+
+// SAFETY: a place is located with its length and checked to be aligned; it stays mapped while the
+// endpoint is borrowed.
+unsafe impl Post for ShmEndpoint {
+    #[inline(always)]
+    fn post(&self, at: RemoteAddr, len: usize, remote: &mut u64) -> Result<*const u8> {
+        let place = self.locate(at, len, false)?;
+        if !at.offset().is_multiple_of(8) {
+            return Err(self.misaligned(at, len));
+        }
+        self.prefetch_lines(place, len);
+        *remote += u64::from(at.region() != self.home);
+        Ok(place)
+    }
+
+    fn count(&self, reads: usize, remote: u64, len: usize) {
+        let local = reads as u64 - remote;
+        self.counters.count_many(Verb::Read, true, remote, len as u64);
+        self.counters.count_many(Verb::Read, false, local, len as u64);
+        self.counters.count_round_trip();
     }
 }
 
@@ -352,46 +345,16 @@ impl Fabric for ShmEndpoint {
     }
 
     #[inline(always)]
-    fn read_buckets<'a>(
-        &'a self,
-        at: &'a [RemoteAddr],
+    async fn chase(
+        &self,
+        count: usize,
         words: usize,
-        out: &'a mut [[u64; BUCKET_WORDS_MAX]],
-    ) -> impl Future<Output = Result<()>> + 'a {
-        assert!(words <= BUCKET_WORDS_MAX, "words of a bucket");
-        assert!(at.len() <= BATCH_READS_MAX && at.len() <= out.len(), "READs of a batch");
-        let posted = match words {
-            // The usual number, known when this is compiled.
-            BUCKET_WORDS_MAX => self.post_buckets(at, BUCKET_WORDS_MAX),
-            words => self.post_buckets(at, words),
-        };
-        async move {
-            Turn::default().await;
-            // SAFETY: posted above for so many words of these buckets, and `self` is borrowed by
-            // this future.
-            unsafe { posted?.load_each(words, &mut out[..at.len()]) };
-            Ok(())
-        }
-    }
-
-    #[inline(always)]
-    fn read_many<'a>(
-        &'a self,
-        reads: &'a [(RemoteAddr, usize)],
-        mut buf: Buf,
-    ) -> impl Future<Output = (Buf, Result<()>)> + 'a {
-        assert!(reads.len() <= BATCH_READS_MAX, "READs of a batch");
-        let posted = self.post_each(reads);
-        async move {
-            Turn::default().await;
-            let places = match posted {
-                Ok(places) => places,
-                Err(error) => return (buf, Err(error)),
-            };
-            // SAFETY: posted above for these READs, and `self` is borrowed by this future.
-            unsafe { places.copy_each(reads, &mut buf) };
-            (buf, Ok(()))
-        }
+        len: usize,
+        buf: &mut Buf,
+        chase: &mut impl Chase,
+    ) -> Result<()> {
+        Turn::default().await;
+        Chases::new(self, words, len, count).run(buf, chase)
     }
 
     #[inline(always)]

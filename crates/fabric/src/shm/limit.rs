@@ -4,8 +4,8 @@ use crate::{RemoteAddr, Result};
 
 use super::ShmEndpoint;
 
-/// One step of the chase: it reads an index word, and then the bytes that the word names.
-pub trait Chase {
+/// What index words name: a step of a bare loop reads a word, and then the bytes that it names.
+pub trait Names {
     /// The entry that an index word names: its address and length in bytes, multiples of 8.
     fn entry(&self, word: u64) -> (RemoteAddr, usize);
 }
@@ -18,7 +18,7 @@ impl ShmEndpoint {
     /// # Errors
     /// [`OutOfBounds`](crate::FabricError::OutOfBounds) if a word or an entry lies outside its
     /// region, or is not aligned.
-    pub fn chase(&self, index_words: &[RemoteAddr], to: &impl Chase) -> Result<u64> {
+    pub fn bare_loop(&self, index_words: &[RemoteAddr], to: &impl Names) -> Result<u64> {
         let mut sum = 0u64;
         for at in index_words {
             let word = self.load_word_at(*at)?;
@@ -32,11 +32,11 @@ impl ShmEndpoint {
     /// steps before it is read.
     ///
     /// # Errors
-    /// As [`Self::chase`].
-    pub fn chase_ahead<const AHEAD: usize>(
+    /// As [`Self::bare_loop`].
+    pub fn bare_loop_ahead<const AHEAD: usize>(
         &self,
         index_words: &[RemoteAddr],
-        to: &impl Chase,
+        to: &impl Names,
     ) -> Result<u64> {
         // The words whose entries are on their way.
         let mut words = [0u64; AHEAD];
@@ -80,7 +80,7 @@ mod tests {
 
     struct Entries;
 
-    impl Chase for Entries {
+    impl Names for Entries {
         fn entry(&self, word: u64) -> (RemoteAddr, usize) {
             (entry_at(word), ENTRY_BYTES)
         }
@@ -103,11 +103,11 @@ mod tests {
             let words = &words[..len];
             let named = (0..len as u64).map(|number| ENTRIES - number + 1000);
             let expected = named.sum::<u64>();
-            assert_eq!(shm.chase(words, &Entries).unwrap(), expected);
+            assert_eq!(shm.bare_loop(words, &Entries).unwrap(), expected);
             for sum in [
-                shm.chase_ahead::<1>(words, &Entries),
-                shm.chase_ahead::<2>(words, &Entries),
-                shm.chase_ahead::<32>(words, &Entries),
+                shm.bare_loop_ahead::<1>(words, &Entries),
+                shm.bare_loop_ahead::<2>(words, &Entries),
+                shm.bare_loop_ahead::<32>(words, &Entries),
             ] {
                 assert_eq!(sum.unwrap(), expected, "{len} steps");
             }

@@ -14,11 +14,11 @@
 //!    users must be sealed.)
 //! 3. Every access is bounds-checked against the mapping before it is posted.
 
+mod chase;
 mod copy;
 mod endpoint;
 mod limit;
 mod mailbox;
-mod many;
 mod messages;
 #[cfg(feature = "verbs")]
 mod now;
@@ -29,7 +29,7 @@ mod words;
 
 pub(crate) use copy::prefetch;
 pub use endpoint::ShmEndpoint;
-pub use limit::Chase;
+pub use limit::Names;
 pub use mailbox::MailboxShape;
 pub use messages::{Peer, ShmMessages};
 pub use region::{Pages, Region, RegionError};

@@ -3,7 +3,7 @@
 use crate::{Buf, RemoteAddr, Result};
 
 use super::ShmEndpoint;
-use super::many::load_word;
+use super::chase::load_word;
 
 impl ShmEndpoint {
     /// Whether `len` bytes may be read.

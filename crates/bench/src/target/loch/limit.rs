@@ -19,7 +19,7 @@ use loch_engines::limits::GRAIN_BYTES;
 use loch_engines::nessie::dte::{Header, head_bytes};
 use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::ite::Ite;
-use loch_fabric::shm::{Chase, ShmEndpoint};
+use loch_fabric::shm::{Names, ShmEndpoint};
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
 use crate::measured::Limits;
@@ -41,10 +41,10 @@ type Loop = fn(&ShmEndpoint, &[RemoteAddr], &Entries<'_>) -> Result<u64, FabricE
 
 /// The loop without prefetching, and those with it.
 const LOOPS: [Loop; 4] = [
-    |shm, slots, entries| shm.chase(slots, entries),
-    |shm, slots, entries| shm.chase_ahead::<8>(slots, entries),
-    |shm, slots, entries| shm.chase_ahead::<16>(slots, entries),
-    |shm, slots, entries| shm.chase_ahead::<32>(slots, entries),
+    |shm, slots, entries| shm.bare_loop(slots, entries),
+    |shm, slots, entries| shm.bare_loop_ahead::<8>(slots, entries),
+    |shm, slots, entries| shm.bare_loop_ahead::<16>(slots, entries),
+    |shm, slots, entries| shm.bare_loop_ahead::<32>(slots, entries),
 ];
 
 /// Where in the trace the bare loops are.
@@ -87,13 +87,13 @@ pub fn limits(
     };
     let mut limits: Option<Limits> = None;
     for _ in 0..ROUNDS {
-        for (number, chase) in LOOPS.iter().enumerate() {
+        for (number, bare_loop) in LOOPS.iter().enumerate() {
             let slots = next_slots()?;
             if slots.is_empty() {
                 return Ok(None);
             }
             let began = Instant::now();
-            black_box(chase(reach.1, &slots, &entries)?);
+            black_box(bare_loop(reach.1, &slots, &entries)?);
             let rate = slots.len() as f64 / began.elapsed().as_secs_f64();
             let limits = limits.get_or_insert_default();
             // The bound of one operation at a time is also one of several.
@@ -172,7 +172,7 @@ struct Entries<'a> {
     bytes: usize,
 }
 
-impl Chase for Entries<'_> {
+impl Names for Entries<'_> {
     #[inline(always)]
     fn entry(&self, word: u64) -> (RemoteAddr, usize) {
         (place(self.map, word), self.bytes)

@@ -1,32 +1,43 @@
-//! What a batch of operations keeps between its stages: the client uses the memory again and again.
+//! What a batch of operations keeps between its steps: the client uses the memory again and again.
 
-use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::{Buf, RemoteAddr};
+use arrayvec::ArrayVec;
+use loch_fabric::Buf;
 
 use crate::limits::BATCH_KEYS;
+use crate::nessie::layout::dte::Header;
 use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::layout::ite::Ite;
 
+/// As many as keys of a batch.
+pub(in crate::nessie) type Each<T> = ArrayVec<T, BATCH_KEYS>;
+
 /// The state of one batch. Keys are named by their number in it.
-#[derive(Default)]
 pub(in crate::nessie) struct Batch {
-    pub hashes: Vec<KeyHash>,
-    /// The keys of which no bucket so far had a match, and their next buckets.
-    pub pending: Vec<u8>,
-    pub at: Vec<RemoteAddr>,
-    pub buckets: [[u64; BUCKET_WORDS_MAX]; BATCH_KEYS],
-    /// The entries that are read.
-    pub named: Vec<Named>,
-    pub reads: Vec<(RemoteAddr, usize)>,
-    pub entries: Buf,
+    pub hashes: [KeyHash; BATCH_KEYS],
+    /// The words that may show the keys.
+    pub words: [Ite; BATCH_KEYS],
+    /// Their positions in their buckets.
+    pub positions: [u8; BATCH_KEYS],
+    /// How many buckets of the keys have shown no match.
+    pub ways: [u8; BATCH_KEYS],
+    /// The entries that PUTs replace.
+    pub old: Each<(u8, Header)>,
     /// The keys that are left to the general path.
-    pub rest: Vec<u8>,
+    pub rest: Each<u8>,
+    /// Memory for one entry.
+    pub entry: Buf,
 }
 
-/// An entry that a slot names.
-#[derive(Clone, Copy)]
-pub(in crate::nessie) struct Named {
-    pub key: u8,
-    pub slot: RemoteAddr,
-    pub word: Ite,
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            hashes: [KeyHash::default(); BATCH_KEYS],
+            words: [Ite::default(); BATCH_KEYS],
+            positions: [0; BATCH_KEYS],
+            ways: [0; BATCH_KEYS],
+            old: Each::new(),
+            rest: Each::new(),
+            entry: Buf::new(),
+        }
+    }
 }

@@ -25,6 +25,8 @@ pub struct TableMap {
     tables: Vec<RemoteAddr>,
     /// First byte of each data table.
     data: Vec<RemoteAddr>,
+    /// Bytes of each data table.
+    data_bytes: u64,
     /// Session slots of each node.
     sessions: Vec<(RegionId, u32)>,
 }
@@ -50,6 +52,7 @@ impl TableMap {
             shards,
             tables: nodes.iter().map(|n| n.0).collect(),
             data: nodes.iter().map(|n| n.0.add(shape.data_offset())).collect(),
+            data_bytes: geometry.data_bytes(),
             sessions: nodes.iter().map(|n| (n.0.region(), n.1)).collect(),
             shape,
         }
@@ -84,6 +87,12 @@ impl TableMap {
     #[inline(always)]
     pub fn data_base(&self, dti: u8) -> Option<RemoteAddr> {
         self.data.get(dti as usize).copied()
+    }
+
+    /// Bytes of each data table.
+    #[inline(always)]
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes
     }
 
     /// The descriptor word of a chunk.
@@ -132,7 +141,7 @@ impl TableMap {
 }
 
 /// The hash of a key, from which all its candidates are derived.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct KeyHash {
     low: u64,
     high: u64,

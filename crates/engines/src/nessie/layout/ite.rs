@@ -13,6 +13,8 @@
 //! **Rule U**: a word value is CASed into a given slot at most once. A PUT installs a fresh
 //! generation, a move adds one to the hop count, and an EMPTY carries a fresh tag.
 
+use loch_fabric::limits::BUCKET_WORDS_MAX;
+
 use super::geometry::Bits;
 
 /// The word of a slot.
@@ -169,6 +171,21 @@ impl Codec {
     #[inline(always)]
     pub fn has_filter(&self, word: Ite, filter: u64) -> bool {
         word.0 & self.filter_field == filter
+    }
+
+    /// The first of the words that shows a value to readers and has these filter bits. It is found
+    /// without branches: which one it is cannot be guessed.
+    #[inline(always)]
+    pub fn first_match(&self, words: &[u64; BUCKET_WORDS_MAX], filter: u64) -> Option<usize> {
+        let mask = self.state_mask | self.filter_field;
+        let mut matches = 0u32;
+        for (position, word) in words.iter().enumerate() {
+            // Other filter bits leave a number above all states.
+            let state = word & mask ^ filter;
+            let is_match = state.wrapping_sub(VISIBLE) <= self.state_mask - VISIBLE;
+            matches |= u32::from(is_match) << position;
+        }
+        (matches != 0).then_some(matches.trailing_zeros() as usize)
     }
 
     /// The entry that the word names.

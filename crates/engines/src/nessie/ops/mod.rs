@@ -7,7 +7,7 @@
 //! | `tentative.rs` | tells what a slot means to an insert, and when a rival was waited for enough |
 //! | `migrate.rs` | MOVE: makes room in a key's slots; completes the moves of others |
 //! | `get.rs` | GET |
-//! | `batch/` | GETs and PUTs of many keys, in stages over all of them |
+//! | `batch/` | GETs and PUTs of many keys, whose steps overlap |
 //! | `draft.rs` | writes an entry that is to be installed |
 //! | `insert.rs` | PUT of a key that has no value |
 //! | `put.rs` | PUT |

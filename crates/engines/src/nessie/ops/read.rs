@@ -159,7 +159,7 @@ impl<F: Fabric> Client<F> {
         let place = self.map.codec.place(word);
         let base = self.map.data_base(place.dti)?;
         let at = place.idx as u64 * GRAIN_BYTES;
-        let room = self.map.shape.geometry.data_bytes().checked_sub(at)?;
+        let room = self.map.data_bytes().checked_sub(at)?;
         (room >= HEADER_BYTES as u64).then(|| (base.add(at), room as usize))
     }
 

@@ -1,13 +1,14 @@
 //! GETs of many keys.
 
-use loch_fabric::{Buf, Fabric};
-use zerocopy::FromBytes;
+use loch_fabric::limits::BUCKET_WORDS_MAX;
+use loch_fabric::{Buf, Chase, Fabric, RemoteAddr, Step};
 
+use super::longest;
 use crate::error::EngineError;
-use crate::limits::{BATCH_KEYS, GRAIN_BYTES};
+use crate::limits::BATCH_KEYS;
 use crate::nessie::client::Client;
 use crate::nessie::client::batch::Batch;
-use crate::nessie::layout::dte::{HEADER_BYTES, Header, flags};
+use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::ops::read::Want;
 use crate::operation::Found;
 use crate::planted::{self, Bug};
@@ -48,86 +49,76 @@ impl<F: Fabric> Client<F> {
         keys: &[K],
         mut found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
-        let key_len = self.begin_batch(batch, keys.iter().map(AsRef::as_ref))?;
-        // A multiple of the grain, so that headers are aligned in the buffer.
+        let key_len = longest(keys.iter().map(AsRef::as_ref))?;
         let entry_len = self.first_read_len(key_len, Want::Value);
-        let entry_len = entry_len.next_multiple_of(GRAIN_BYTES as usize);
         let slots = self.map.shape.geometry.bucket_slots as usize;
-        let ways = self.map.shape.geometry.ways as usize;
-        // One epoch for all keys and stages: it keeps every word's entry from being reused as the
+        batch.rest.clear();
+        let mut entry = std::mem::take(&mut batch.entry);
+        // One epoch for all keys and steps: it keeps every word's entry from being reused as the
         // same incarnation.
-        let mut epoch = Some(self.session.pin(&self.fabric)?);
-        let mut longest = 0;
-        for way in 1..=ways {
-            // Stage 1: the next bucket of each pending key.
-            self.fabric.read_buckets(&batch.at, slots, &mut batch.buckets).await?;
-            if planted::is(Bug::BatchUnpinned) {
-                epoch = None;
-            }
-            // Stage 2: the entries that the first matches name.
-            self.name_entries(batch, way, entry_len);
-            self.read_named(batch).await?;
-            // Stage 3: those that are their keys'.
-            longest = longest.max(self.take_values(batch, keys, &mut found)?);
-            if batch.pending.is_empty() {
-                break;
-            }
-        }
+        let epoch = match planted::is(Bug::BatchUnpinned) {
+            true => None,
+            false => Some(self.session.pin(&self.fabric)?),
+        };
+        let mut gets = Gets { client: self, keys, batch, entry_len, found: &mut found, longest: 0 };
+        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut gets).await;
+        let longest = gets.longest;
+        batch.entry = entry;
+        chased?;
         if longest > 0 {
             self.hint_read_of(longest);
         }
-        batch.rest.append(&mut batch.pending);
         for key in &batch.rest {
             let key = usize::from(*key);
-            let hash = batch.hashes[key];
             if planted::is(Bug::BatchForgetsRest) {
                 found(key, None);
                 continue;
             }
-            let value = self.get_anyhow(hash, keys[key].as_ref(), Buf::new(), None).await?;
-            found(key, value.as_ref().map(Found::from));
+            let value = self.get_anyhow(batch.hashes[key], keys[key].as_ref(), Buf::new(), None);
+            found(key, value.await?.as_ref().map(Found::from));
         }
         drop(epoch);
         Ok(())
     }
+}
 
-    /// Hands over the values of entries that are their keys', and leaves the other keys to the
-    /// general path. Returns the length of the longest entry among them.
-    #[inline(never)]
-    fn take_values<K: AsRef<[u8]>>(
-        &self,
-        batch: &mut Batch,
-        keys: &[K],
-        found: &mut impl FnMut(usize, Option<Found<'_>>),
-    ) -> Result<usize, EngineError> {
-        let Batch { named, reads, entries, rest, .. } = batch;
-        let mut longest = 0;
-        let mut entries = &entries[..];
-        for (named, (at, len)) in named.iter().zip(&*reads) {
-            let (entry, others) = entries.split_at(*len);
-            entries = others;
-            let key = usize::from(named.key);
-            let read = Header::ref_from_prefix(entry).ok();
-            let is_plain = |(header, _): &(&Header, _)| {
-                header.flags & flags::EXPIRES == 0 && header.entry_len() <= *len
-            };
-            let Some((header, _)) = read.filter(is_plain) else {
-                rest.push(named.key);
-                continue;
-            };
-            let value_at = header.value_at();
-            let is_current = self.is_named(named.word, header)
-                && entry[HEADER_BYTES..value_at] == *keys[key].as_ref()
-                && (self.is_unchanged(*at, header)? || planted::is(Bug::BatchBelievesTorn));
-            if !is_current {
-                rest.push(named.key);
-                continue;
-            }
-            let value = &entry[value_at..header.entry_len()];
-            longest = longest.max(header.entry_len());
-            // Linearization point of a hit (protocol G2): the READ of the bucket.
-            found(key, Some(Found { version: header.version, value, expires_at_ms: None }));
-        }
-        Ok(longest)
+/// GETs of a batch, from the keys to the values.
+struct Gets<'a, F: Fabric, K, S> {
+    client: &'a Client<F>,
+    keys: &'a [K],
+    batch: &'a mut Batch,
+    entry_len: usize,
+    found: &'a mut S,
+    /// Bytes of the longest entry among those that were found.
+    longest: usize,
+}
+
+impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Gets<'_, F, K, S> {
+    #[inline(always)]
+    fn bucket(&mut self, number: usize) -> RemoteAddr {
+        let map = &*self.client.map;
+        let hash = KeyHash::of(map, self.keys[number].as_ref());
+        self.batch.hashes[number] = hash;
+        self.batch.ways[number] = 0;
+        hash.first_bucket(map)
+    }
+
+    #[inline(always)]
+    fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
+        self.client.step(self.batch, number, bucket, self.entry_len)
+    }
+
+    #[inline(always)]
+    fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
+        let (word, wanted) = (self.batch.words[number], self.keys[number].as_ref());
+        let header = self.client.sound_in_batch(word, wanted, entry, again);
+        let Some(header) = header.filter(|header| header.entry_len() <= entry.len()) else {
+            self.batch.rest.push(number as u8);
+            return;
+        };
+        let value = &entry[header.value_at()..header.entry_len()];
+        self.longest = self.longest.max(header.entry_len());
+        // Linearization point of a hit (protocol G2): the READ of the bucket.
+        (self.found)(number, Some(Found { version: header.version, value, expires_at_ms: None }));
     }
 }

@@ -1,13 +1,16 @@
 //! PUTs of many keys.
 
-use loch_fabric::{Fabric, lanes};
+use loch_fabric::limits::BUCKET_WORDS_MAX;
+use loch_fabric::{Chase, Fabric, RemoteAddr, Step, lanes};
 
+use super::longest;
 use crate::error::EngineError;
-use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_KEYS};
+use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_PUTS};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
-use crate::nessie::client::batch::{Batch, Named};
+use crate::nessie::client::batch::Batch;
 use crate::nessie::layout::dte::flags;
+use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::layout::ite::State;
 use crate::nessie::ops::draft::{Draft, DraftValue, Rule};
 use crate::nessie::ops::read::Want;
@@ -38,7 +41,7 @@ impl<F: Fabric> Client<F> {
         }
         let mut batch = self.batch.take().unwrap_or_default();
         let mut done = Ok(());
-        for (begin, pairs) in (0..).step_by(BATCH_KEYS).zip(pairs.chunks(BATCH_KEYS)) {
+        for (begin, pairs) in (0..).step_by(BATCH_PUTS).zip(pairs.chunks(BATCH_PUTS)) {
             let stored = |pair, version| stored(begin + pair, version);
             done = self.put_batch(&mut batch, pairs, stored).await;
             if done.is_err() {
@@ -55,12 +58,12 @@ impl<F: Fabric> Client<F> {
         pairs: &[(K, V)],
         mut stored: impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        let key_len = self.begin_batch(batch, pairs.iter().map(|pair| pair.0.as_ref()))?;
+        let key_len = longest(pairs.iter().map(|pair| pair.0.as_ref()))?;
         let mut drafts = Vec::with_capacity(pairs.len());
-        for (hash, (key, value)) in batch.hashes.iter().zip(pairs) {
+        for (key, value) in pairs {
             self.check_value(value.as_ref().len())?;
             drafts.push(Draft {
-                hash: *hash,
+                hash: KeyHash::of(&self.map, key.as_ref()),
                 key: key.as_ref(),
                 value: DraftValue::Bytes(value.as_ref()),
                 flags: flags::BLIND,
@@ -68,35 +71,22 @@ impl<F: Fabric> Client<F> {
                 version: self.stamp().await?,
             });
         }
+        let entry_len = self.first_read_len(key_len, Want::Key);
+        let slots = self.map.shape.geometry.bucket_slots as usize;
+        batch.old.clear();
+        batch.rest.clear();
+        let mut entry = std::mem::take(&mut batch.entry);
         let epoch = self.session.pin(&self.fabric)?;
         let (drafted, others) = self.own_entries(drafts)?;
-        batch.pending.truncate(drafted.len());
-        batch.at.truncate(drafted.len());
-        let slots = self.map.shape.geometry.bucket_slots as usize;
-        let ways = self.map.shape.geometry.ways as usize;
-        let head_len = self.first_read_len(key_len, Want::Key);
-        for way in 1..=ways {
-            // Stage 1: the next bucket of each pending key. The entries are written meanwhile.
-            let buckets = self.fabric.read_buckets(&batch.at, slots, &mut batch.buckets);
-            if way == 1 {
-                for (draft, own) in &drafted {
-                    self.write(draft, *own).await?;
-                }
-            }
-            buckets.await?;
-            // Stage 2: the entries that the first matches name.
-            self.name_entries(batch, way, head_len);
-            for Named { key, word, .. } in &batch.named {
-                self.will_retire(*word, drafted[usize::from(*key)].1.class);
-            }
-            self.read_named(batch).await?;
-            // Stage 3: those that are their keys' are replaced.
-            self.replace_entries(batch, &drafted, &mut stored).await?;
-            if batch.pending.is_empty() {
-                break;
-            }
+        for (draft, own) in &drafted {
+            self.write(draft, *own).await?;
         }
-        batch.rest.append(&mut batch.pending);
+        let mut puts = Puts { client: self, drafted: &drafted, batch, entry_len };
+        let count = drafted.len();
+        let chased = self.fabric.chase(count, slots, entry_len, &mut entry, &mut puts).await;
+        batch.entry = entry;
+        chased?;
+        self.replace_entries(batch, &drafted, &mut stored).await?;
         let epoch = Some(epoch).filter(|_| !planted::is(Bug::BatchRestUnpinned));
         self.install_rest(&batch.rest, &drafted, &mut stored).await?;
         drop(epoch);
@@ -126,7 +116,7 @@ impl<F: Fabric> Client<F> {
         Ok((drafted, Vec::new()))
     }
 
-    /// Replaces the entries that are their keys' by the drafts, and leaves the other keys to the
+    /// Replaces the old entries by the drafts, and leaves the keys that others changed to the
     /// general path.
     async fn replace_entries(
         &self,
@@ -134,27 +124,22 @@ impl<F: Fabric> Client<F> {
         drafted: &[Drafted<'_>],
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        let Batch { named, reads, entries, rest, .. } = batch;
-        let mut entries = &entries[..];
-        for (Named { key, slot, word }, (at, len)) in named.iter().zip(&*reads) {
-            let (entry, others) = entries.split_at(*len);
-            entries = others;
-            let (draft, own) = &drafted[usize::from(*key)];
-            let header = self.sound_key(*word, *at, draft.key, entry)?;
-            let visible = matches!(self.map.codec.state(*word), State::Visible { .. });
-            let Some(header) = header.filter(|_| visible) else {
-                rest.push(*key);
-                continue;
-            };
+        let Batch { hashes, words, positions, ways, old, rest, .. } = batch;
+        for (key, header) in old.drain(..) {
+            let number = usize::from(key);
+            let (draft, own) = &drafted[number];
+            let word = words[number];
+            let bucket = self.bucket_of(&hashes[number], usize::from(ways[number]));
+            let slot = bucket.add(u64::from(positions[number]) * 8);
             let (state, filter) = (State::Visible { hop: 0 }, draft.hash.filter(&self.map));
             let new = self.map.codec.entry(state, filter, own.place, own.generation);
             // Linearization point of an update (protocol P4).
-            if self.fabric.compare_swap(*slot, word.0, new.0).await? != word.0 {
-                rest.push(*key);
+            if self.fabric.compare_swap(slot, word.0, new.0).await? != word.0 {
+                rest.push(key);
                 continue;
             }
-            self.unlinked(*word, &header)?;
-            stored(usize::from(*key), draft.version);
+            self.unlinked(word, &header)?;
+            stored(number, draft.version);
         }
         Ok(())
     }
@@ -213,7 +198,47 @@ impl<F: Fabric> Client<F> {
             Err(error) if result.is_ok() => result = Err(error),
             Err(_) => (),
         };
-        lanes::run(BATCH_KEYS, operations, done).await;
+        lanes::run(BATCH_PUTS, operations, done).await;
         result
+    }
+}
+
+/// PUTs of a batch, from the keys to their old entries.
+struct Puts<'a, F: Fabric> {
+    client: &'a Client<F>,
+    drafted: &'a [Drafted<'a>],
+    batch: &'a mut Batch,
+    entry_len: usize,
+}
+
+impl<F: Fabric> Chase for Puts<'_, F> {
+    #[inline(always)]
+    fn bucket(&mut self, number: usize) -> RemoteAddr {
+        let hash = self.drafted[number].0.hash;
+        self.batch.hashes[number] = hash;
+        self.batch.ways[number] = 0;
+        hash.first_bucket(&self.client.map)
+    }
+
+    #[inline(always)]
+    fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
+        let step = self.client.step(self.batch, number, bucket, self.entry_len);
+        if let Step::Entry(_) = step {
+            let class = self.drafted[number].1.class;
+            self.client.will_retire(self.batch.words[number], class);
+        }
+        step
+    }
+
+    #[inline(always)]
+    fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
+        let word = self.batch.words[number];
+        let wanted = self.drafted[number].0.key;
+        let header = self.client.sound_in_batch(word, wanted, entry, again);
+        let visible = matches!(self.client.map.codec.state(word), State::Visible { .. });
+        match header.filter(|_| visible) {
+            Some(header) => self.batch.old.push((number as u8, *header)),
+            None => self.batch.rest.push(number as u8),
+        }
     }
 }
