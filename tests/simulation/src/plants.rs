@@ -212,7 +212,7 @@ impl Plant {
             (_, Bug::ForgetsWhatIsUnderWay) => 14_497,
             (_, Bug::DestinationStays) => 9_623,
             (_, Bug::StatusNotReread) => 3_115,
-            (_, Bug::BatchUnpinned) => 5_532,
+            (_, Bug::BatchUnpinned) => 5_761,
             (_, Bug::BatchRestUnpinned) => 20_520,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,

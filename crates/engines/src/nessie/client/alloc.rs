@@ -108,6 +108,7 @@ impl<F> Clone for Owner<'_, F> {
 impl<F> Copy for Owner<'_, F> {}
 
 impl<F: Fabric> Owner<'_, F> {
+    #[inline]
     fn leases(&self, class: Class, slab: Slab) -> Result<bool, FabricError> {
         let mine = Chunk::Leased { class: class.id, chunks: class.chunks, owner: self.id };
         let word = self.fabric.load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
@@ -115,29 +116,35 @@ impl<F: Fabric> Owner<'_, F> {
     }
 
     /// The generation floor of a slab: no two cuts of its chunks have the same floor.
+    #[inline]
     fn floor(&self, slab: Slab) -> Result<u64, FabricError> {
         self.fabric.load(self.map.slab_addr(slab))
     }
 
+    #[inline]
     fn formatted_addr(&self, slab: Slab) -> RemoteAddr {
         self.map.slab_addr(slab).add(FORMATTED_OFFSET)
     }
 
+    #[inline]
     fn note_addr(&self, class: Class, entry: Entry) -> RemoteAddr {
         self.map.slab_addr(entry.slab).add(class.note_at(entry.number))
     }
 
+    #[inline]
     fn note(&self, class: Class, entry: Entry) -> Result<u32, FabricError> {
         let at = self.note_addr(class, entry);
         let word = self.fabric.load(RemoteAddr::new(at.region(), at.offset() & !7))?;
         Ok((word >> ((at.offset() & 4) * 8)) as u32)
     }
 
+    #[inline]
     fn at(&self, class: Class, entry: Entry) -> RemoteAddr {
         self.map.slab_addr(entry.slab).add(class.entry_at(entry.number))
     }
 
     /// Prefetches an entry that will be written shortly: short entries lie in these two lines.
+    #[inline]
     fn will_write(&self, class: Class, entry: Entry) {
         let at = self.at(class, entry);
         self.fabric.will_store(at);
@@ -145,6 +152,7 @@ impl<F: Fabric> Owner<'_, F> {
     }
 
     /// Makes a free entry an owned one: clears its note, changes its generation (invariant 2).
+    #[inline]
     fn claim(&self, class: Class, entry: Entry, generation: u64) -> Result<Own, FabricError> {
         let at = self.at(class, entry);
         self.fabric.store(self.note_addr(class, entry), &[&[0; 4]])?;
@@ -160,6 +168,7 @@ impl Default for Allocator {
 }
 
 impl Allocator {
+    #[inline]
     pub fn list(&mut self, class: Class) -> &mut List {
         if class.id == LARGE {
             return self.large.entry(class.chunks).or_insert_with(|| List::new(class));
@@ -176,6 +185,7 @@ impl Allocator {
     }
 
     /// Takes a free entry of the class, if one is known. The caller is inside an epoch.
+    #[inline]
     pub fn take<F: Fabric>(
         &mut self,
         owner: Owner<'_, F>,
@@ -200,6 +210,7 @@ impl List {
         }
     }
 
+    #[inline]
     fn take<F: Fabric>(
         &mut self,
         owner: Owner<'_, F>,
@@ -247,6 +258,7 @@ impl List {
     }
 
     /// The generation of a listed entry, if the entry is free and its slab is ours (invariant 1).
+    #[inline]
     fn check<F: Fabric>(
         &self,
         owner: Owner<'_, F>,

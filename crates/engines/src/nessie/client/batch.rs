@@ -1,7 +1,7 @@
 //! What a batch of operations keeps between its steps: the client uses the memory again and again.
 
 use arrayvec::ArrayVec;
-use loch_fabric::Buf;
+use loch_fabric::{Buf, RegionId, RemoteAddr};
 
 use crate::limits::BATCH_KEYS;
 use crate::nessie::layout::dte::Header;
@@ -18,6 +18,8 @@ pub(in crate::nessie) struct Batch {
     pub words: [Ite; BATCH_KEYS],
     /// Their positions in their buckets.
     pub positions: [u8; BATCH_KEYS],
+    /// For PUTs the buckets, and then the slots of the words.
+    pub slots: [RemoteAddr; BATCH_KEYS],
     /// How many buckets of the keys have shown no match.
     pub ways: [u8; BATCH_KEYS],
     /// The entries that PUTs replace.
@@ -34,6 +36,7 @@ impl Default for Batch {
             hashes: [KeyHash::default(); BATCH_KEYS],
             words: [Ite::default(); BATCH_KEYS],
             positions: [0; BATCH_KEYS],
+            slots: [RemoteAddr::new(RegionId(0), 0); BATCH_KEYS],
             ways: [0; BATCH_KEYS],
             old: Each::new(),
             rest: Each::new(),

@@ -232,8 +232,23 @@ impl<F: Fabric> Client<F> {
             stamps = Stamps { next: first + 1, end: first + block, block };
         }
         self.stamps.set(Stamps { next: stamps.next + 1, ..stamps });
+        Ok(self.stamp_of(stamps.next))
+    }
+
+    /// A stamp, if one has been leased already.
+    #[inline(always)]
+    pub(super) fn stamp_at_hand(&self) -> Option<u64> {
+        let stamps = self.stamps.get();
+        (stamps.next != stamps.end).then(|| {
+            self.stamps.set(Stamps { next: stamps.next + 1, ..stamps });
+            self.stamp_of(stamps.next)
+        })
+    }
+
+    #[inline(always)]
+    fn stamp_of(&self, number: u64) -> u64 {
         let node = self.tables.first().copied().unwrap_or(0) as u64;
-        Ok(node << STAMP_BITS | stamps.next)
+        node << STAMP_BITS | number
     }
 
     /// An EMPTY word that was never in any slot.

@@ -25,6 +25,7 @@ impl<F: Fabric> Client<F> {
     /// The note is one small WRITE that the client does not wait for. The operation has had its
     /// effect by now, so an unreachable node is no reason to report failure: the scrubber finds
     /// entries without a note.
+    #[inline]
     pub(in crate::nessie) fn retire(
         &self,
         entry: Entry,
@@ -52,6 +53,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    #[inline]
     fn is_mine(&self, class: Class, slab: Slab) -> Result<bool, EngineError> {
         if !self.fabric.is_mapped(self.map.region_of(slab.dti)) {
             return Ok(false);

@@ -13,6 +13,7 @@ use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::{Ite, State};
+use crate::nessie::layout::slab::Class;
 use crate::operation::Value;
 use crate::planted::{self, Bug};
 
@@ -306,7 +307,17 @@ impl<F: Fabric> Client<F> {
     /// Retires the entry that the word named, after our CAS took the word out of the index.
     #[inline]
     pub(super) fn unlinked(&self, word: Ite, header: &Header) -> Result<(), EngineError> {
-        let class = self.map.classes.of(header.entry_len());
+        self.unlinked_in(self.map.classes.of(header.entry_len()), word, header)
+    }
+
+    /// The same for an entry whose class is known.
+    #[inline]
+    pub(super) fn unlinked_in(
+        &self,
+        class: Class,
+        word: Ite,
+        header: &Header,
+    ) -> Result<(), EngineError> {
         let place = self.map.codec.place(word);
         let Some(entry) = class.entry(place) else {
             // The CAS was made, so the operation is done; but the word that it unlinked names no

@@ -17,9 +17,6 @@ use crate::nessie::ops::read::Want;
 use crate::operation::PutOptions;
 use crate::planted::{self, Bug};
 
-/// A PUT of a batch: its draft, and the entry into which it is written.
-type Drafted<'a> = (Draft<'a>, Own);
-
 impl<F: Fabric> Client<F> {
     /// PUTs many pairs. `stored` is called once for each pair that was stored, with its index and
     /// the value's version, in any order. Of two pairs with the same key either may win.
@@ -62,13 +59,17 @@ impl<F: Fabric> Client<F> {
         let mut drafts = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
             self.check_value(value.as_ref().len())?;
+            let version = match self.stamp_at_hand() {
+                Some(version) => version,
+                None => self.stamp().await?,
+            };
             drafts.push(Draft {
                 hash: KeyHash::of(&self.map, key.as_ref()),
                 key: key.as_ref(),
                 value: DraftValue::Bytes(value.as_ref()),
                 flags: flags::BLIND,
                 expires_at_ms: 0,
-                version: self.stamp().await?,
+                version,
             });
         }
         let entry_len = self.first_read_len(key_len, Want::Key);
@@ -77,43 +78,42 @@ impl<F: Fabric> Client<F> {
         batch.rest.clear();
         let mut entry = std::mem::take(&mut batch.entry);
         let epoch = self.session.pin(&self.fabric)?;
-        let (drafted, others) = self.own_entries(drafts)?;
-        for (draft, own) in &drafted {
-            self.write(draft, *own).await?;
-        }
-        let mut puts = Puts { client: self, drafted: &drafted, batch, entry_len };
-        let count = drafted.len();
-        let chased = self.fabric.chase(count, slots, entry_len, &mut entry, &mut puts).await;
-        batch.entry = entry;
-        chased?;
-        self.replace_entries(batch, &drafted, &mut stored).await?;
-        let epoch = Some(epoch).filter(|_| !planted::is(Bug::BatchRestUnpinned));
-        self.install_rest(&batch.rest, &drafted, &mut stored).await?;
-        drop(epoch);
-        self.put_others(drafted.len(), others, &mut stored).await
-    }
-
-    /// Takes an entry for each draft, as long as there are some. Returns the other drafts apart:
-    /// those from the first on for which there is no entry, or that are long.
-    fn own_entries<'a>(
-        &self,
-        drafts: Vec<Draft<'a>>,
-    ) -> Result<(Vec<Drafted<'a>>, Vec<Draft<'a>>), EngineError> {
-        let mut drafts = drafts.into_iter();
-        let mut drafted = Vec::with_capacity(drafts.len());
-        let mut alloc = self.alloc.borrow_mut();
-        while let Some(draft) = drafts.next() {
-            let entry_len = draft.entry_len();
-            let own = match entry_len <= BATCH_ENTRY_BYTES_MAX {
-                true => alloc.take(self.owner(), self.map.classes.of(entry_len))?,
-                false => None,
-            };
-            match own {
-                Some(own) => drafted.push((draft, own)),
-                None => return Ok((drafted, std::iter::once(draft).chain(drafts).collect())),
+        let owned = self.own_entries(&drafts)?;
+        let (drafts, others) = drafts.split_at(owned.len());
+        let drafted = Drafted { drafts, owned: &owned };
+        for (draft, own) in drafts.iter().zip(&owned) {
+            if !self.write_at_once(draft, *own, &mut entry)? {
+                self.write(draft, *own).await?;
             }
         }
-        Ok((drafted, Vec::new()))
+        let mut puts = Puts { client: self, drafted, batch, entry_len };
+        let chased = self.fabric.chase(owned.len(), slots, entry_len, &mut entry, &mut puts).await;
+        batch.entry = entry;
+        chased?;
+        self.replace_entries(batch, drafted, &mut stored).await?;
+        let epoch = Some(epoch).filter(|_| !planted::is(Bug::BatchRestUnpinned));
+        self.install_rest(&batch.rest, drafted, &mut stored).await?;
+        drop(epoch);
+        self.put_others(owned.len(), others, &mut stored).await
+    }
+
+    /// Takes an entry for each draft, up to the first for which there is none, or that is long.
+    fn own_entries(&self, drafts: &[Draft<'_>]) -> Result<Vec<Own>, EngineError> {
+        let mut owned = Vec::with_capacity(drafts.len());
+        let mut alloc = self.alloc.borrow_mut();
+        let (mut class_len, mut class) = (0, None);
+        for entry_len in drafts.iter().map(Draft::entry_len) {
+            if entry_len > BATCH_ENTRY_BYTES_MAX {
+                break;
+            }
+            if class_len != entry_len {
+                (class_len, class) = (entry_len, Some(self.map.classes.of(entry_len)));
+            }
+            let Some(class) = class else { break };
+            let Some(own) = alloc.take(self.owner(), class)? else { break };
+            owned.push(own);
+        }
+        Ok(owned)
     }
 
     /// Replaces the old entries by the drafts, and leaves the keys that others changed to the
@@ -121,16 +121,14 @@ impl<F: Fabric> Client<F> {
     async fn replace_entries(
         &self,
         batch: &mut Batch,
-        drafted: &[Drafted<'_>],
+        drafted: Drafted<'_>,
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        let Batch { hashes, words, positions, ways, old, rest, .. } = batch;
+        let Batch { words, slots, old, rest, .. } = batch;
         for (key, header) in old.drain(..) {
             let number = usize::from(key);
-            let (draft, own) = &drafted[number];
-            let word = words[number];
-            let bucket = self.bucket_of(&hashes[number], usize::from(ways[number]));
-            let slot = bucket.add(u64::from(positions[number]) * 8);
+            let (draft, own) = drafted.of(key);
+            let (word, slot) = (words[number], slots[number]);
             let (state, filter) = (State::Visible { hop: 0 }, draft.hash.filter(&self.map));
             let new = self.map.codec.entry(state, filter, own.place, own.generation);
             // Linearization point of an update (protocol P4).
@@ -138,7 +136,11 @@ impl<F: Fabric> Client<F> {
                 rest.push(key);
                 continue;
             }
-            self.unlinked(word, &header)?;
+            let class = match header.entry_len() == draft.entry_len() {
+                true => own.class,
+                false => self.map.classes.of(header.entry_len()),
+            };
+            self.unlinked_in(class, word, &header)?;
             stored(number, draft.version);
         }
         Ok(())
@@ -150,7 +152,7 @@ impl<F: Fabric> Client<F> {
     async fn install_rest(
         &self,
         rest: &[u8],
-        drafted: &[Drafted<'_>],
+        drafted: Drafted<'_>,
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
         if rest.is_empty() {
@@ -158,12 +160,11 @@ impl<F: Fabric> Client<F> {
         }
         let mut begun = Vec::with_capacity(rest.len());
         for key in rest {
-            let key = usize::from(*key);
-            let (draft, own) = &drafted[key];
+            let (draft, own) = drafted.of(*key);
             let epoch = self.session.pin(&self.fabric)?;
             begun.push(async move {
                 let installed = self.install(draft, *own, epoch, Rule::Always).await;
-                installed.map(|_| (key, draft.version))
+                installed.map(|_| (usize::from(*key), draft.version))
             });
         }
         self.all_of(begun, stored).await
@@ -173,7 +174,7 @@ impl<F: Fabric> Client<F> {
     async fn put_others(
         &self,
         first: usize,
-        drafts: Vec<Draft<'_>>,
+        drafts: &[Draft<'_>],
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
         if drafts.is_empty() {
@@ -203,10 +204,24 @@ impl<F: Fabric> Client<F> {
     }
 }
 
+/// The drafts of a batch, and the entries into which they are written.
+#[derive(Clone, Copy)]
+struct Drafted<'a> {
+    drafts: &'a [Draft<'a>],
+    owned: &'a [Own],
+}
+
+impl<'a> Drafted<'a> {
+    #[inline(always)]
+    fn of(self, key: u8) -> (&'a Draft<'a>, &'a Own) {
+        (&self.drafts[usize::from(key)], &self.owned[usize::from(key)])
+    }
+}
+
 /// PUTs of a batch, from the keys to their old entries.
 struct Puts<'a, F: Fabric> {
     client: &'a Client<F>,
-    drafted: &'a [Drafted<'a>],
+    drafted: Drafted<'a>,
     batch: &'a mut Batch,
     entry_len: usize,
 }
@@ -214,18 +229,25 @@ struct Puts<'a, F: Fabric> {
 impl<F: Fabric> Chase for Puts<'_, F> {
     #[inline(always)]
     fn bucket(&mut self, number: usize) -> RemoteAddr {
-        let hash = self.drafted[number].0.hash;
+        let hash = self.drafted.drafts[number].hash;
+        let bucket = hash.first_bucket(&self.client.map);
         self.batch.hashes[number] = hash;
         self.batch.ways[number] = 0;
-        hash.first_bucket(&self.client.map)
+        self.batch.slots[number] = bucket;
+        bucket
     }
 
     #[inline(always)]
     fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
         let step = self.client.step(self.batch, number, bucket, self.entry_len);
-        if let Step::Entry(_) = step {
-            let class = self.drafted[number].1.class;
-            self.client.will_retire(self.batch.words[number], class);
+        let Batch { words, slots, positions, .. } = &mut *self.batch;
+        match step {
+            Step::Bucket(at) => slots[number] = at,
+            Step::Entry(_) => {
+                slots[number] = slots[number].add(u64::from(positions[number]) * 8);
+                self.client.will_retire(words[number], self.drafted.owned[number].class);
+            }
+            Step::End => (),
         }
         step
     }
@@ -233,7 +255,7 @@ impl<F: Fabric> Chase for Puts<'_, F> {
     #[inline(always)]
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
         let word = self.batch.words[number];
-        let wanted = self.drafted[number].0.key;
+        let wanted = self.drafted.drafts[number].key;
         let header = self.client.sound_in_batch(word, wanted, entry, again);
         let visible = matches!(self.client.map.codec.state(word), State::Visible { .. });
         match header.filter(|_| visible) {
