@@ -102,6 +102,14 @@ impl Counts {
         accesses.lines_read += lines as u64;
     }
 
+    /// Counts reads of one line each.
+    #[inline]
+    pub fn read_each(&mut self, purpose: Purpose, count: usize) {
+        let accesses = self.of(purpose);
+        accesses.reads += count as u64;
+        accesses.lines_read += count as u64;
+    }
+
     /// Counts a write.
     #[inline]
     pub fn wrote(&mut self, purpose: Purpose, lines: usize) {
@@ -117,8 +125,7 @@ impl Counts {
 /// All methods panic if a line is not one of the memory's.
 #[expect(async_fn_in_trait, reason = "a processor and its memory stay on one thread")]
 pub trait HostMemory {
-    /// Whether lines can be loaded like the processor's own memory, without waiting: a read can be
-    /// [posted](Self::post_line) without a future, and a write ends at once.
+    /// Whether lines can be loaded and stored like the processor's own memory, without waiting.
     #[inline(always)]
     fn loads(&self) -> bool {
         false
@@ -130,14 +137,17 @@ pub trait HostMemory {
     /// Reads one line.
     async fn read_line(&self, purpose: Purpose, at: u32) -> Line;
 
-    /// Posts the read of a line, which is [loaded](Self::peek) after other operations have had
-    /// their turn. Only for memory with [this ability](Self::loads).
-    #[inline(always)]
-    fn post_line(&self, _: Purpose, _: u32) {}
-
     /// Prefetches a line, if that is possible. This is no access, and not counted.
     #[inline(always)]
     fn prefetch(&self, _: u32) {}
+
+    /// Works on lines in their places, and returns the result of `work`; `None`, without a call, if
+    /// the memory cannot be [loaded](Self::loads). `work` counts its accesses itself, and makes no
+    /// others meanwhile.
+    #[inline(always)]
+    fn in_place<R>(&self, _work: impl FnOnce(&mut [Line], &mut Counts) -> R) -> Option<R> {
+        None
+    }
 
     /// Writes one line. Returns when it is posted.
     async fn write_line(&self, purpose: Purpose, at: u32, line: &Line);
@@ -155,8 +165,9 @@ pub trait HostMemory {
     /// The accesses so far.
     fn counts(&self) -> Counts;
 
-    /// The content of a line whose read was [posted](Self::post_line). Tests and `loch check` may
-    /// ask for any line. It is not counted, and up to date only while no operation is under way.
+    /// The content of a line, for tests, for `loch check`, and for who has just worked on it [in
+    /// its place](Self::in_place). It is not counted, and up to date only while no other operation
+    /// on it is under way.
     fn peek(&self, at: u32) -> Line;
 
     /// An access that another engine makes for the processor, with bytes that are elsewhere: free
@@ -255,14 +266,13 @@ impl<M: DerefMut<Target = [Line]>> HostMemory for Near<M> {
     }
 
     #[inline(always)]
-    fn post_line(&self, purpose: Purpose, at: u32) {
-        self.count(|counts| counts.read(purpose, 1));
-        self.prefetch(at);
+    fn prefetch(&self, at: u32) {
+        prefetch_read(&self.lines.borrow()[at as usize]);
     }
 
     #[inline(always)]
-    fn prefetch(&self, at: u32) {
-        prefetch_read(&self.lines.borrow()[at as usize]);
+    fn in_place<R>(&self, work: impl FnOnce(&mut [Line], &mut Counts) -> R) -> Option<R> {
+        Some(work(&mut self.lines.borrow_mut(), &mut self.counts.borrow_mut()))
     }
 
     #[inline(always)]

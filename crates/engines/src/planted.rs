@@ -120,6 +120,8 @@ pub enum Bug {
     FullStationExecutes,
     /// KV-Direct: without forwarding, reads execute beside a write.
     ReadsBesideWrites,
+    /// KV-Direct: an operation is executed in its place beside others of its slot.
+    InPlaceBesideOthers,
     /// KV-Direct: without forwarding, reads that execute beside each other remove expired values.
     ReadsRemoveExpired,
     /// KV-Direct: a value that has expired is shown.

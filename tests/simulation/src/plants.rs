@@ -99,6 +99,7 @@ impl Family {
                     | Bug::SlotOfKey
                     | Bug::FullStationExecutes
                     | Bug::ReadsBesideWrites
+                    | Bug::InPlaceBesideOthers
                     | Bug::ReadsRemoveExpired
                     | Bug::ExpiredSeen
                     | Bug::HalfUpdateStays

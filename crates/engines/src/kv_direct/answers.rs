@@ -9,7 +9,7 @@ use loch_fabric::Buf;
 
 use super::key::KeyHash;
 use super::operation::{Action, Failure, Reply};
-use super::packet::{Cursor, Malformed, Packed, Parts, ReplyWriter};
+use super::packet::{Cursor, Malformed, Packed, ReplyWriter};
 use super::processor::Job;
 use crate::planted::{self, Bug};
 use crate::requests::Ticket;
@@ -39,7 +39,7 @@ pub(super) struct Opened {
 struct Results {
     writer: ReplyWriter,
     /// Results that became known before an earlier one, by number, with the places of their values.
-    early: Vec<Option<(Parts<'static>, Range<u32>)>>,
+    early: Vec<Option<(Reply<'static>, Range<u32>)>>,
     early_values: Vec<u8>,
     count: usize,
     written: usize,
@@ -48,9 +48,9 @@ struct Results {
 }
 
 impl Opened {
-    /// Opens a packet of a table whose keys are hashed with `seed`. Its results may take `room`
-    /// bytes. Gives back the message that it held before, and says whether the packet has
-    /// operations.
+    /// Opens a packet of a table whose keys are hashed with `seed`. `expect` hears of the key of
+    /// each operation. The results may take `room` bytes. Gives back the message that the packet
+    /// held before, and says whether it has operations.
     pub fn open(
         &mut self,
         ticket: Ticket,
@@ -58,6 +58,7 @@ impl Opened {
         seed: u64,
         room: usize,
         finished: &Finished,
+        expect: impl Fn(KeyHash),
     ) -> (Buf, Result<(), Malformed>) {
         self.ticket.set(Some(ticket));
         let before = std::mem::replace(&mut self.message, message);
@@ -72,7 +73,9 @@ impl Opened {
         self.results.get_mut().begin(cursor.left(), room);
         self.operations.clear();
         while let Some(Ok(packed)) = cursor.next(bytes) {
-            self.operations.push((packed, KeyHash::of(seed, packed.key(bytes))));
+            let hash = KeyHash::of(seed, packed.key(bytes));
+            expect(hash);
+            self.operations.push((packed, hash));
         }
         (before, Ok(()))
     }
@@ -89,9 +92,16 @@ impl Opened {
         let count = self.results.borrow().count;
         (number < count).then(|| {
             // An operation that cannot be read is not executed.
-            self.answer(number, &Parts::of(&Reply::Failed(Failure::Malformed)));
+            self.answer(number, &Reply::Failed(Failure::Malformed));
             Err(Malformed { at: self.packet.len() as u32 })
         })
+    }
+
+    /// The key of an operation, if it is a GET.
+    #[inline(always)]
+    pub fn get(&self, number: usize) -> Option<(KeyHash, &[u8])> {
+        let (packed, hash) = self.operations.get(number)?;
+        packed.is_get().then(|| (*hash, packed.key(self.bytes())))
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -112,13 +122,45 @@ impl Opened {
         with(self.results.borrow().writer.bytes());
     }
 
-    fn answer(self: &Rc<Self>, number: usize, reply: &Parts<'_>) {
+    /// Answers the operations from this number on with the replies that `work` gives to
+    /// [`Answers::take`] in their order. Returns how many they are.
+    #[inline(always)]
+    pub fn answer_each(self: &Rc<Self>, from: usize, work: impl FnOnce(&mut Answers<'_>)) -> usize {
+        let mut answers = Answers { results: &mut self.results.borrow_mut(), next: from };
+        work(&mut answers);
+        let count = answers.next - from;
+        self.answered(count);
+        count
+    }
+
+    #[inline(always)]
+    fn answer(self: &Rc<Self>, number: usize, reply: &Reply<'_>) {
         self.results.borrow_mut().take(number, reply);
-        self.left.set(self.left.get() - 1);
-        if self.left() == 0 {
+        self.answered(1);
+    }
+
+    #[inline]
+    fn answered(self: &Rc<Self>, count: usize) {
+        self.left.set(self.left.get() - count);
+        if self.left() == 0 && count > 0 {
             let finished = self.finished.as_ref().expect("it was opened");
             finished.borrow_mut().push(self.clone());
         }
+    }
+}
+
+/// Answers of consecutive operations.
+pub(super) struct Answers<'a> {
+    results: &'a mut Results,
+    next: usize,
+}
+
+impl Answers<'_> {
+    /// Takes the answer of the next operation.
+    #[inline(always)]
+    pub fn take(&mut self, reply: &Reply<'_>) {
+        self.results.take(self.next, reply);
+        self.next += 1;
     }
 }
 
@@ -130,9 +172,21 @@ impl Results {
         (self.count, self.written, self.room) = (count, 0, room);
     }
 
-    #[inline]
-    fn take(&mut self, number: usize, reply: &Parts<'_>) {
-        if number != self.written && !planted::is(Bug::ResultsAsTheyCome) {
+    #[inline(always)]
+    fn take(&mut self, number: usize, reply: &Reply<'_>) {
+        let is_next = number == self.written || planted::is(Bug::ResultsAsTheyCome);
+        if is_next && self.early.is_empty() {
+            self.written += 1;
+            push(&mut self.writer, self.room, self.count - self.written, reply);
+        } else {
+            self.take_one_of_many(is_next, number, reply);
+        }
+    }
+
+    /// Takes a result if some became known before earlier ones.
+    #[inline(never)]
+    fn take_one_of_many(&mut self, is_next: bool, number: usize, reply: &Reply<'_>) {
+        if !is_next {
             return self.keep(number, reply);
         }
         self.written += 1;
@@ -143,32 +197,31 @@ impl Results {
         {
             self.written += 1;
             let value = &self.early_values[at.start as usize..at.end as usize];
-            let reply = reply.with_value(value);
+            let reply = with_bytes(reply, value);
             push(&mut self.writer, self.room, self.count - self.written, &reply);
         }
     }
 
-    #[inline]
-    fn keep(&mut self, number: usize, reply: &Parts<'_>) {
+    fn keep(&mut self, number: usize, reply: &Reply<'_>) {
         if self.early.len() < self.count {
             self.early.resize(self.count, None);
         }
         let from = self.early_values.len() as u32;
-        self.early_values.extend_from_slice(reply.value());
+        self.early_values.extend_from_slice(bytes_of(reply));
         let at = from..self.early_values.len() as u32;
-        self.early[number] = Some((reply.with_value(&[]), at));
+        self.early[number] = Some((with_bytes(*reply, &[]), at));
     }
 }
 
 /// Writes the next result, unless its room is needed for `others`.
 #[inline(always)]
-fn push(writer: &mut ReplyWriter, room: usize, others: usize, reply: &Parts<'_>) {
+fn push(writer: &mut ReplyWriter, room: usize, others: usize, reply: &Reply<'_>) {
     let room = room.saturating_sub(others * SHORT_RESULT_BYTES);
-    let bytes = reply.value().len();
+    let bytes = bytes_of(reply).len();
     if bytes > 0 && writer.bytes().len() + bytes + SHORT_RESULT_BYTES > room {
         writer.push(&Reply::Failed(Failure::NoRoom));
     } else {
-        writer.push_parts(reply);
+        writer.push(reply);
     }
 }
 
@@ -237,6 +290,6 @@ impl Job for PackedJob {
 
     #[inline(always)]
     fn answer(&self, reply: Reply<'_>) {
-        self.packet.answer(self.number as usize, &Parts::of(&reply));
+        self.packet.answer(self.number as usize, &reply);
     }
 }

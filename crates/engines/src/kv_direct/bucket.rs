@@ -22,6 +22,8 @@
 //! 2. A slot that is neither a pointer nor part of an inline item is free. Its bytes and its type
 //!    are zero.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 use super::key::SECONDARY_BITS;
 use crate::lines::{LINE_BYTES, Line};
 
@@ -84,7 +86,8 @@ pub struct Inline {
 
 /// A bucket. It is not aligned as its line is, because a struct with some buckets is handed on by
 /// value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
 pub struct Bucket([u8; LINE_BYTES]);
 
 impl Bucket {
@@ -95,6 +98,18 @@ impl Bucket {
     #[inline(always)]
     pub fn of(line: &Line) -> Self {
         Self(line.0)
+    }
+
+    /// The bucket in a line, in its place.
+    #[inline(always)]
+    pub fn in_place(line: &Line) -> &Self {
+        zerocopy::transmute_ref!(line)
+    }
+
+    /// As [`in_place`](Self::in_place), to be changed.
+    #[inline(always)]
+    pub fn in_place_mut(line: &mut Line) -> &mut Self {
+        zerocopy::transmute_mut!(line)
     }
 
     /// The bucket as a line.

@@ -10,6 +10,9 @@
 //! leaves, without a look at memory ([`processor`]). Results go back in one packet, in the order of
 //! the request.
 //!
+//! Where memory can be loaded as the processor's own, an operation on an inline entry need not be
+//! under way: it is executed as it is admitted, and GETs in a row go through stages together.
+//!
 //! Host memory is an array of 64-byte lines that only the processor reads and writes, through the
 //! [memory access engine](memory), which counts every access. A part of it is the *hash index*
 //! ([`bucket`]): a bucket is one line. Short keys and values stand in the bucket, others in slabs

@@ -15,6 +15,9 @@
 //! 2. Operations on one key are executed in the order in which they were admitted: the chain has
 //!    that order, and a lane that takes an operation from its middle takes the first one on that
 //!    key.
+//!
+//! An operation that begins and ends before anything else happens has no place in the station. It
+//! only looks whether the slot is [free](Station::is_free), which both invariants need.
 
 use crate::planted::{self, Bug};
 
@@ -83,6 +86,17 @@ impl<J> Station<J> {
     #[inline]
     pub fn has_room(&self) -> bool {
         self.spare != NONE || planted::is(Bug::FullStationExecutes)
+    }
+
+    /// Whether an operation that begins and ends now, with nothing in between, needs no place in
+    /// its slot: it waits for none, and none waits for it. It may share the slot if `shares` says
+    /// so.
+    #[inline(always)]
+    pub fn is_free(&self, slot: usize, shares: bool) -> bool {
+        let known = &self.slots[slot];
+        known.executing == 0
+            || shares && !known.is_exclusive && known.first == NONE
+            || planted::is(Bug::InPlaceBesideOthers)
     }
 
     /// Admits an operation, which may share its slot with others if `shares` says so. Returns
@@ -210,15 +224,17 @@ mod tests {
     #[test]
     fn reads_share_a_slot_until_something_waits_for_it() {
         let mut station = Station::new(4);
+        assert!(station.is_free(3, false) && station.is_free(3, true));
         assert!(station.admit(3, true) && station.admit(3, true) && !station.claim(3));
+        assert!(!station.is_free(3, false) && station.is_free(3, true));
         assert!(!station.admit(3, false));
         station.wait(3, "put");
-        assert!(!station.admit(3, true), "it would overtake");
+        assert!(!station.admit(3, true) && !station.is_free(3, true), "it would overtake");
         station.wait(3, "get");
         assert_eq!(station.next_of_key(3, true, |_| true), None, "another one executes");
         assert_eq!(station.next(3), None);
         assert_eq!(station.next(3), Some("put"));
-        assert!(!station.admit(3, true) && station.admit(4, true));
+        assert!(!station.admit(3, true) && !station.is_free(3, true) && station.admit(4, true));
         assert_eq!((station.next(3), station.next(3)), (Some("get"), None));
         assert!(station.admit(3, true) && station.claim(3) && !station.admit(3, true));
     }

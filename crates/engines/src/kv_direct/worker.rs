@@ -24,6 +24,7 @@ use std::task::{Context, Poll, Waker};
 use loch_fabric::{Buf, Fabric, FabricError, RegionId};
 
 use super::answers::{Opened, PackedJob};
+use super::key::KeyHash;
 use super::processor::{Counts, Job, Pipeline, Processor, Settings};
 use super::storage::Storage;
 use super::vector::UserFunctions;
@@ -163,6 +164,16 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         }
     }
 
+    /// Executes the GETs with which the rest of a packet begins, as far as that is possible at
+    /// once. Returns their number.
+    #[inline(never)]
+    fn execute_gets(&self, packet: &Rc<Opened>, from: usize) -> usize {
+        let key = |number| packet.get(from + number).filter(|(hash, _)| self.owns(*hash));
+        packet.answer_each(from, |answers| {
+            self.processor.execute_gets(key, |reply| answers.take(reply));
+        })
+    }
+
     /// Keeps a copy of the answer to a packet that must not be executed again. The copy is made
     /// before the answer is sent: the client may ask again while the answer is on its way, and the
     /// answer may get lost.
@@ -170,6 +181,11 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         let kept = &mut self.kept.borrow_mut()[self.place(ticket)];
         kept.clear();
         kept.extend_from_slice(reply);
+    }
+
+    #[inline(always)]
+    fn owns(&self, hash: KeyHash) -> bool {
+        hash.partition(self.partitions) == self.partition
     }
 
     fn place(&self, ticket: &Ticket) -> usize {
@@ -314,7 +330,9 @@ where
             }
         };
         let seed = self.worker.seed;
-        let (before, read) = opened.open(ticket, message, seed, room, &self.worker.finished);
+        let expect = |hash| self.worker.processor.prefetch(hash);
+        let finished = &self.worker.finished;
+        let (before, read) = opened.open(ticket, message, seed, room, finished, expect);
         self.worker.spare.give_back(before);
         match read {
             Ok(()) => {
@@ -353,6 +371,11 @@ where
     fn next_job(&mut self) -> Option<PackedJob> {
         loop {
             let (packet, next) = self.open.front_mut()?;
+            if packet.get(*next).is_some() {
+                let done = self.worker.execute_gets(packet, *next);
+                *next += done;
+                self.ahead -= done;
+            }
             let Some(job) = packet.job(*next) else {
                 self.open.pop_front();
                 continue;
@@ -360,7 +383,7 @@ where
             *next += 1;
             self.ahead -= 1;
             let Ok(job) = job else { continue };
-            if job.hash().partition(self.worker.partitions) == self.worker.partition {
+            if self.worker.owns(job.hash()) {
                 return Some(job);
             }
             job.misdirected();

@@ -72,8 +72,8 @@ impl HostMemory for Memory {
         either!(self, memory => memory.read_line(purpose, at).await)
     }
 
-    fn post_line(&self, purpose: Purpose, at: u32) {
-        either!(self, memory => memory.post_line(purpose, at));
+    fn in_place<R>(&self, work: impl FnOnce(&mut [Line], &mut Counts) -> R) -> Option<R> {
+        either!(self, memory => memory.in_place(work))
     }
 
     async fn write_line(&self, purpose: Purpose, at: u32, line: &Line) {

@@ -84,7 +84,7 @@ mod writer;
 
 pub use action::Packed;
 pub use cursor::Cursor;
-pub use reply::{Parts, Replies, ReplyWriter};
+pub use reply::{Replies, ReplyWriter};
 pub use writer::Writer;
 
 use thiserror::Error;

@@ -79,7 +79,7 @@ const PARTS: [u8; CODE as usize + 1] = {
 
 /// A reply divided into its written parts.
 #[derive(Clone, Copy, Debug)]
-pub struct Parts<'a> {
+struct Parts<'a> {
     first: u8,
     /// The words; the status says how many of their bytes count.
     words: [u64; 2],
@@ -90,7 +90,7 @@ pub struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// The parts of `reply`.
     #[inline(always)]
-    pub fn of(reply: &Reply<'a>) -> Self {
+    fn of(reply: &Reply<'a>) -> Self {
         let bare = |status| Self { first: status, words: [0; 2], expires_at_ms: 0, value: &[] };
         let one = |status, word| Self { words: [word, 0], ..bare(status) };
         let versioned = |without, with, version: u64| match version {
@@ -117,18 +117,6 @@ impl<'a> Parts<'a> {
             Reply::Vector(value) => Self { value, ..bare(status::VECTOR) },
             Reply::Failed(failure) => Self::failed(failure),
         }
-    }
-
-    /// The value; empty if there is none.
-    #[inline(always)]
-    pub fn value(&self) -> &'a [u8] {
-        self.value
-    }
-
-    /// The same parts with another value.
-    #[inline(always)]
-    pub fn with_value<'b>(&self, value: &'b [u8]) -> Parts<'b> {
-        Parts { value, ..*self }
     }
 
     fn failed(failure: Failure) -> Self {
@@ -187,17 +175,31 @@ impl ReplyWriter {
     ///
     /// # Panics
     /// If a value has 4 GiB or more.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, reply: &Reply<'_>) {
-        self.push_parts(&Parts::of(reply));
+        match reply {
+            // The usual reply: it continues a run.
+            Reply::Found { version, expires_at_ms: None, value } => {
+                let first = if *version == 0 { status::FOUND } else { status::FOUND_VERSION };
+                let is_same = value.len() == self.value_len as usize;
+                match &mut self.run {
+                    Some((at, count)) if self.first == first && is_same && *count < RUN_MAX => {
+                        self.bytes[*at] = RUN | *count;
+                        *count += 1;
+                        if *version != 0 {
+                            self.bytes.extend_from_slice(&version.to_le_bytes());
+                        }
+                        self.bytes.extend_from_slice(value);
+                    }
+                    _ => self.push_parts(&Parts::of(reply)),
+                }
+            }
+            reply => self.push_parts(&Parts::of(reply)),
+        }
     }
 
-    /// As [`push`](Self::push), for a reply that is divided into its parts.
-    ///
-    /// # Panics
-    /// As [`push`](Self::push).
-    #[inline]
-    pub fn push_parts(&mut self, parts: &Parts<'_>) {
+    #[inline(never)]
+    fn push_parts(&mut self, parts: &Parts<'_>) {
         let repeats = self.repeats(parts);
         match &mut self.run {
             Some((at, count)) if repeats && *count < RUN_MAX => {

@@ -1,8 +1,10 @@
 //! Operations under way: a fixed number of lanes, polled in turn.
 //!
-//! If lines can be loaded, an operation waits for its head bucket in a queue. It gets a lane only
-//! if the straight path cannot execute it: a lane's state is large, and most operations need none
-//! of it.
+//! If lines can be loaded, the straight path executes an operation as it is admitted: the caller
+//! has [prefetched](Processor::prefetch) its bucket before. The operation needs no place in the
+//! station then, because nothing comes between its beginning and its end. It gets a lane only if
+//! the straight path cannot execute it: a lane's state is large, and most operations need none of
+//! it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -16,7 +18,6 @@ use super::{Clock, Job, Processor};
 use crate::kv_direct::storage::Head;
 use crate::kv_direct::vector::UserFunctions;
 use crate::lines::HostMemory;
-use crate::planted::{self, Bug};
 
 /// Operations under way.
 pub trait Pipeline<J> {
@@ -54,7 +55,7 @@ impl<J> Default for Tray<J> {
 }
 
 /// An operation and its slot, with the line of a bucket: its group's head, or one further on in the
-/// chain.
+/// chain, which is on its way.
 struct Posted<J> {
     line: u32,
     slot: u16,
@@ -111,7 +112,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             while let Some(it) = job {
                 let mut head = self.storage.head(it.hash()).await;
                 let straight = match self.station.borrow().is_awaited(slot) {
-                    false => self.execute_straight(&mut head, &it),
+                    false => self.execute_straight(head.bucket_mut(), &it),
                     // Other operations on the key should find the value at hand.
                     true => Straight::No,
                 };
@@ -127,20 +128,6 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     }
 }
 
-impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
-    /// Writes a bucket in which entries were changed. The last change came from an operation to
-    /// which `forwarded` others led.
-    #[inline(always)]
-    fn store_head(&self, head: &Head, is_changed: bool, forwarded: u64) {
-        if forwarded > 0 {
-            self.count(|counts| counts.forwarded += forwarded);
-        }
-        if is_changed && !(forwarded > 0 && planted::is(Bug::NoWriteBack)) {
-            self.storage.store_head(head);
-        }
-    }
-}
-
 impl<J, H, U, C, L> Lanes<'_, J, H, U, C, L>
 where
     J: Job,
@@ -150,7 +137,6 @@ where
     L: Future<Output = ()>,
 {
     /// Makes a lane execute an operation.
-    #[inline(always)]
     fn start(&mut self, start: Start<J>) {
         let number = self.idle.pop().expect("whoever admits looks for room first");
         let tray = &self.processor.trays[number];
@@ -164,55 +150,43 @@ where
     }
 
     /// Makes an operation wait for a bucket.
-    #[inline(always)]
     fn post(&mut self, posted: Posted<J>) {
-        self.processor.storage.post(posted.line);
+        self.processor.storage.prefetch(posted.line);
         self.posted.push_back(posted);
     }
 
-    /// Executes an operation whose bucket was posted, and the operations that waited for it, as
-    /// long as they are on entries of that bucket. The bucket is written when all of them are done.
-    #[inline(always)]
-    fn arrived(&mut self, posted: Posted<J>) {
-        let (processor, slot) = (self.processor, usize::from(posted.slot));
-        let mut head = processor.storage.loaded(posted.line);
-        let (mut job, mut further) = (posted.job, posted.further);
-        let (mut is_changed, mut forwarded) = (false, 0);
-        loop {
-            match processor.execute_straight(&mut head, &job) {
-                Straight::Done => (),
-                Straight::Changed => is_changed = true,
-                Straight::Further(line) if head.is_inline() && further < FURTHER_MAX => {
-                    processor.store_head(&head, is_changed, forwarded);
-                    return self.post(Posted {
-                        line,
-                        slot: posted.slot,
-                        further: further + 1,
-                        job,
-                    });
-                }
-                Straight::Further(_) | Straight::No => {
-                    processor.store_head(&head, is_changed, forwarded);
-                    // The bucket that was read is the head; otherwise the head is read again.
-                    let head = head.is_of(processor.storage.group(job.hash())).then_some(head);
-                    return self.start((slot, job, head));
-                }
+    /// Goes on with an operation that the straight path could not execute in the bucket that it has
+    /// seen last.
+    fn go_on_with(&mut self, straight: Option<Straight>, seen: Posted<J>) {
+        let Posted { line, slot, further, job } = seen;
+        match straight {
+            Some(Straight::Further(line)) if further < FURTHER_MAX => {
+                self.post(Posted { line, slot, further: further + 1, job });
             }
-            let next = processor.station.borrow_mut().next(slot);
-            let Some(next) = next else { break };
-            let group = processor.storage.group(next.hash());
-            if head.is_of(group) {
-                forwarded += 1;
-            } else {
-                processor.store_head(&head, is_changed, forwarded);
-                (is_changed, forwarded) = (false, 0);
-                // The bucket's read was under way when the operation was admitted.
-                processor.storage.post(group);
-                head = processor.storage.loaded(group);
+            straight => {
+                // The bucket that was seen is the head; otherwise the head is read again.
+                let storage = &self.processor.storage;
+                let is_head = straight.is_some() && line == storage.group(job.hash());
+                let head = is_head.then(|| storage.seen(line));
+                self.start((usize::from(slot), job, head));
             }
-            (job, further) = (next, 0);
         }
-        processor.store_head(&head, is_changed, forwarded);
+    }
+
+    /// Executes an operation whose bucket has arrived, and the operations that waited for it, as
+    /// far as the straight path can.
+    fn arrived(&mut self, mut posted: Posted<J>) {
+        let processor = self.processor;
+        loop {
+            match processor.execute_in_place(posted.line, &posted.job) {
+                Some(Straight::Done | Straight::Changed) => (),
+                straight => return self.go_on_with(straight, posted),
+            }
+            let next = processor.station.borrow_mut().next(usize::from(posted.slot));
+            let Some(job) = next else { return };
+            let line = processor.storage.group(job.hash());
+            posted = Posted { line, job, further: 0, ..posted };
+        }
     }
 }
 
@@ -230,29 +204,32 @@ where
         self.idle.len() > self.posted.len() && (!self.processor.settings.out_of_order || can_wait())
     }
 
-    #[inline]
+    #[inline(always)]
     fn admit(&mut self, job: J) -> Result<(), J> {
-        let group = self.processor.storage.group(job.hash());
-        let slot = self.processor.slot(group, &job);
+        let processor = self.processor;
+        let group = processor.storage.group(job.hash());
+        let slot = processor.slot(group, job.hash());
         // A read that has to wait gets a forwarded value, unless loading its bucket is faster.
-        let out_of_order = self.processor.settings.out_of_order;
-        let loads = self.processor.storage.memory().loads();
+        let out_of_order = processor.settings.out_of_order;
+        let loads = processor.storage.memory().loads();
         let shares = (loads || !out_of_order) && job.action().is_read();
-        let mut station = self.processor.station.borrow_mut();
+        let mut straight = None;
+        if loads && processor.station.borrow().is_free(slot, shares) {
+            straight = processor.execute_in_place(group, &job);
+            if let Some(Straight::Done | Straight::Changed) = straight {
+                return Ok(());
+            }
+        }
+        let mut station = processor.station.borrow_mut();
         if !station.admit(slot, shares) {
             if !out_of_order {
                 return Err(job);
             }
-            self.processor.storage.prefetch(group);
             station.wait(slot, job);
             return Ok(());
         }
         drop(station);
-        if loads {
-            self.post(Posted { line: group, slot: slot as u16, further: 0, job });
-        } else {
-            self.start((slot, job, None));
-        }
+        self.go_on_with(straight, Posted { line: group, slot: slot as u16, further: 0, job });
         Ok(())
     }
 

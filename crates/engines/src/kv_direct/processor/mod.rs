@@ -6,10 +6,13 @@
 //! is written (*data forwarding*): a popular key costs one lookup and one write for all of them. A
 //! value that was changed in place is written back when no operation waits for it any more.
 //!
+//! If memory can be loaded, an operation on an inline entry is executed in its bucket at once, when
+//! it is admitted, unless another operation of its slot is under way.
+//!
 //! | file | what it does |
 //! | --- | --- |
 //! | `lanes.rs` | operations under way |
-//! | `straight.rs` | the usual operation on an inline entry |
+//! | `straight.rs` | the usual operation on an inline entry, and GETs in a row |
 //! | `execute.rs` | looks up, forwards, writes back |
 //! | `apply.rs` | what each operation does to the value at hand |
 //! | `desk.rs` | the value at hand |
@@ -180,10 +183,17 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         self.versions.set((versions.start, versions.end));
     }
 
+    /// Prefetches the bucket of an operation that will be admitted, if its memory can be
+    /// [loaded](HostMemory::loads).
     #[inline(always)]
-    fn slot(&self, group: u32, job: &J) -> usize {
+    pub fn prefetch(&self, hash: KeyHash) {
+        self.storage.prefetch(self.storage.group(hash));
+    }
+
+    #[inline(always)]
+    fn slot(&self, group: u32, hash: KeyHash) -> usize {
         let group = match planted::is(Bug::SlotOfKey) {
-            true => job.hash().bucket(u32::MAX),
+            true => hash.bucket(u32::MAX),
             false => group,
         };
         Station::<J>::slot_of(group)
@@ -191,7 +201,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
 
     /// Whether an operation has its slot to itself from now on.
     fn claims(&self, job: &J) -> bool {
-        let slot = self.slot(self.storage.group(job.hash()), job);
+        let slot = self.slot(self.storage.group(job.hash()), job.hash());
         self.station.borrow_mut().claim(slot)
     }
 

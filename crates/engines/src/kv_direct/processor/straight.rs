@@ -1,8 +1,10 @@
 //! The straight path: an operation on an inline entry, executed in the bucket itself.
 
 use super::{Clock, Job, Processor, op_context};
+use crate::kv_direct::bucket::Bucket;
+use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::operation::{Action, Reply};
-use crate::kv_direct::storage::{Glance, Head};
+use crate::kv_direct::storage::Glance;
 use crate::kv_direct::vector::{self, UserFunctions};
 use crate::lines::HostMemory;
 
@@ -19,12 +21,40 @@ pub(super) enum Straight {
 }
 
 impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
-    /// Executes an operation that concerns only an inline entry of the head bucket, if the entry
-    /// stays in its place. It changes the entry there.
+    /// Executes GETs of the keys that `key` tells at once, in their order, up to the first one that
+    /// has to wait, or that needs more than a look at [prefetched](Self::prefetch) inline entries.
+    /// Returns the number of GETs that were executed, which can be fewer than possible.
     #[inline(always)]
-    pub(super) fn execute_straight(&self, head: &mut Head, job: &J) -> Straight {
+    pub fn execute_gets<'k>(
+        &self,
+        key: impl Fn(usize) -> Option<(KeyHash, &'k [u8])>,
+        answer: impl FnMut(&Reply<'_>),
+    ) -> usize {
+        let station = self.station.borrow();
+        let is_free = |hash| station.is_free(self.slot(self.storage.group(hash), hash), true);
+        let free = |number| key(number).filter(|(hash, _)| is_free(*hash));
+        let executed = self.storage.get_each(free, self.now_ms.get(), answer);
+        self.count(|counts| counts.executed += executed as u64);
+        executed
+    }
+
+    /// As [`execute_straight`](Self::execute_straight), in the bucket's place, if its memory can be
+    /// loaded.
+    #[inline(always)]
+    pub(super) fn execute_in_place(&self, line: u32, job: &J) -> Option<Straight> {
+        self.storage.in_place(line, |bucket| {
+            let straight = self.execute_straight(bucket, job);
+            let is_changed = matches!(straight, Straight::Changed);
+            (straight, is_changed)
+        })
+    }
+
+    /// Executes an operation that concerns only an inline entry of this bucket, if the entry stays
+    /// in its place. It changes the entry there.
+    #[inline(always)]
+    pub(super) fn execute_straight(&self, bucket: &mut Bucket, job: &J) -> Straight {
         let key = job.key();
-        let mut entry = match self.storage.glance(head, job.hash(), key) {
+        let mut entry = match self.storage.glance(bucket, job.hash(), key) {
             Glance::Entry(entry) => entry,
             Glance::Unclear => return Straight::No,
             Glance::Further(line) => {

@@ -19,16 +19,10 @@ pub struct Head {
 }
 
 impl Head {
-    /// Whether it is the head bucket of this group.
+    /// The bucket.
     #[inline(always)]
-    pub fn is_of(&self, group: u32) -> bool {
-        self.line == group
-    }
-
-    /// Whether all of its entries are inline.
-    #[inline(always)]
-    pub fn is_inline(&self) -> bool {
-        self.bucket.pointers() == 0
+    pub fn bucket_mut(&mut self) -> &mut Bucket {
+        &mut self.bucket
     }
 
     /// The bucket's place, as a chain points to it.
@@ -116,7 +110,7 @@ impl<H: HostMemory> Storage<H> {
     ) -> Result<Lookup, Failure> {
         let mut before = lookup.here;
         // A chain that is longer than the memory is a cycle.
-        for _ in 0..self.memory.lines() {
+        for _ in 0..self.lines {
             let Some(place) = before.bucket.next() else {
                 return Ok(lookup);
             };
@@ -136,8 +130,8 @@ impl<H: HostMemory> Storage<H> {
     /// The line of a chained bucket.
     pub(super) fn chained_line(&self, place: u32) -> Result<u32, Failure> {
         let line = place / LINE_PLACES;
-        let is_one = place.is_multiple_of(LINE_PLACES)
-            && (self.buckets..self.memory.lines()).contains(&line);
+        let is_one =
+            place.is_multiple_of(LINE_PLACES) && (self.buckets..self.lines).contains(&line);
         if is_one { Ok(line) } else { Err(Failure::Damaged) }
     }
 
@@ -217,7 +211,7 @@ impl<H: HostMemory> Storage<H> {
     pub(super) fn slab_lines(&self, place: Place, class: Class) -> Result<usize, Failure> {
         let lines = class.bytes().div_ceil(LINE_BYTES as u64);
         let at = u64::from(place.number() / LINE_PLACES);
-        let is_inside = at >= self.buckets.into() && at + lines <= self.memory.lines().into();
+        let is_inside = at >= self.buckets.into() && at + lines <= self.lines.into();
         let is_aligned = place.number().is_multiple_of(class.places());
         if is_inside && is_aligned { Ok(lines as usize) } else { Err(Failure::Damaged) }
     }

@@ -29,6 +29,7 @@
 mod check;
 mod lookup;
 mod plan;
+mod stages;
 mod store;
 mod straight;
 #[cfg(test)]
@@ -54,10 +55,18 @@ const BUCKET_CLASS: Class = Class::holding(LINE_BYTES as u64).expect("a line is 
 
 const _: () = assert!(BUCKET_CLASS.bytes() == LINE_BYTES as u64);
 
+/// The word that begins at a byte of an entry.
+#[inline(always)]
+fn word_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(*bytes[at..].first_chunk().expect("the parts of an entry are inside"))
+}
+
 /// The entries of one processor.
 #[derive(Debug)]
 pub struct Storage<H> {
     memory: H,
+    /// Lines of the memory.
+    lines: u32,
     slabs: Slabs,
     format: Format,
     buckets: u32,
@@ -76,6 +85,7 @@ impl<H: HostMemory> Storage<H> {
         assert_eq!(memory.lines(), plan.lines(), "the memory is the plan's");
         Self {
             memory,
+            lines: plan.lines(),
             slabs: Slabs::new(pools),
             format: plan.format(),
             buckets: plan.buckets(),

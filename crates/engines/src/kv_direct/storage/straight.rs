@@ -1,32 +1,33 @@
-//! The straight path: an entry that is inline in the head bucket of its chain is used in its place.
+//! The straight path: an entry that is inline in a bucket of its chain is used in its place.
 //!
-//! This is the usual case of small entries. It is written without nested futures and without
-//! copying the entry: each layer of futures costs a copy of its state. [`Storage::lookup_from`]
-//! handles all other cases.
+//! This is the usual case of small entries. It is written without nested futures, because each
+//! layer of futures costs a copy of its state, and where memory can be loaded without copying the
+//! bucket either. [`Storage::lookup_from`] handles all other cases.
 
-use loch_fabric::lanes::block_on;
+use std::ops::Range;
 
-use super::Storage;
 use super::lookup::Head;
+use super::{Storage, word_at};
 use crate::kv_direct::bucket::Bucket;
 use crate::kv_direct::item::{Parts, Probe};
 use crate::kv_direct::key::KeyHash;
 use crate::lines::{HostMemory, Purpose};
 
-/// The information of a head bucket about a key.
-#[derive(Debug)]
-pub enum Glance<'a> {
+/// The information of a bucket about a key, whose entry is an `E`.
+#[derive(Clone, Copy, Debug)]
+pub enum Glance<E> {
     /// The key's entry.
-    Entry(InPlace<'a>),
+    Entry(E),
     /// The key has no entry.
     Absent,
-    /// The key has no entry up to here; the chain goes on in this line.
+    /// The key has no entry up to here; the chain goes on in this line. All entries of the bucket
+    /// are inline, so those of the next may be as well.
     Further(u32),
     /// More lines have to be read.
     Unclear,
 }
 
-/// An entry in its bucket.
+/// An entry in its bucket, to be read or changed.
 #[derive(Debug)]
 pub struct InPlace<'a> {
     body: &'a mut [u8],
@@ -67,8 +68,7 @@ impl InPlace<'_> {
 
     #[inline(always)]
     fn word(&self, at: Option<usize>) -> Option<u64> {
-        let at = at?;
-        Some(u64::from_le_bytes(*self.body[at..].first_chunk().expect("parts are inside")))
+        at.map(|at| word_at(self.body, at))
     }
 }
 
@@ -90,35 +90,58 @@ impl<H: HostMemory> Storage<H> {
         self.memory.write_line(Purpose::Index, head.line, &head.bucket.line()).await;
     }
 
-    /// Posts the read of a bucket, which is [loaded](Self::loaded) afterwards. Only for
-    /// [memory](HostMemory::loads) with this ability.
-    #[inline(always)]
-    pub fn post(&self, line: u32) {
-        self.memory.post_line(Purpose::Index, line);
-    }
-
-    /// Prefetches a bucket that will be [posted](Self::post).
+    /// Prefetches a bucket, if its memory can be [loaded](HostMemory::loads).
     #[inline(always)]
     pub fn prefetch(&self, line: u32) {
         self.memory.prefetch(line);
     }
 
-    /// The bucket whose read was posted.
+    /// Works on a bucket in its place, if its memory can be loaded. `work` says whether it has
+    /// changed the bucket.
     #[inline(always)]
-    pub fn loaded(&self, line: u32) -> Head {
+    pub fn in_place<R>(&self, line: u32, work: impl FnOnce(&mut Bucket) -> (R, bool)) -> Option<R> {
+        self.memory.in_place(|lines, counts| {
+            counts.read(Purpose::Index, 1);
+            let (result, is_changed) = work(Bucket::in_place_mut(&mut lines[line as usize]));
+            if is_changed {
+                counts.wrote(Purpose::Index, 1);
+            }
+            result
+        })
+    }
+
+    /// A bucket as it was just seen [in its place](Self::in_place).
+    pub fn seen(&self, line: u32) -> Head {
         Head { line, bucket: Bucket::of(&self.memory.peek(line)) }
     }
 
-    /// As [`write_bucket`](Self::write_bucket), for memory whose head buckets can be loaded.
+    /// Looks for an entry in a bucket of its chain.
     #[inline(always)]
-    pub fn store_head(&self, head: &Head) {
-        block_on(self.write_bucket(head));
+    pub fn glance<'b>(
+        &self,
+        bucket: &'b mut Bucket,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Glance<InPlace<'b>> {
+        match self.locate(bucket, hash, key) {
+            Glance::Entry((at, parts)) => {
+                let body = &mut bucket.bytes_mut()[at.start..at.end];
+                Glance::Entry(InPlace { body, parts })
+            }
+            Glance::Absent => Glance::Absent,
+            Glance::Further(line) => Glance::Further(line),
+            Glance::Unclear => Glance::Unclear,
+        }
     }
 
-    /// Looks for an entry in the head bucket of its chain.
+    /// As [`glance`](Self::glance). Tells where in the bucket the entry's body is, and its parts.
     #[inline(always)]
-    pub fn glance<'h>(&self, head: &'h mut Head, hash: KeyHash, key: &[u8]) -> Glance<'h> {
-        let bucket = &head.bucket;
+    pub(super) fn locate(
+        &self,
+        bucket: &Bucket,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Glance<(Range<usize>, Parts)> {
         if !self.format.admits(key) {
             return Glance::Unclear;
         }
@@ -134,13 +157,13 @@ impl<H: HostMemory> Storage<H> {
                 return Glance::Unclear;
             };
             if probe.is_exact() || bytes[parts.key.clone()] == *key {
-                let body = &mut head.bucket.bytes_mut()[body];
-                return Glance::Entry(InPlace { body, parts });
+                return Glance::Entry((body, parts));
             }
         }
         match bucket.next() {
             _ if bucket.pointing(hash.secondary()) != 0 => Glance::Unclear,
             None => Glance::Absent,
+            Some(_) if bucket.pointers() != 0 => Glance::Unclear,
             Some(place) => self.chained_line(place).map_or(Glance::Unclear, Glance::Further),
         }
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{Options, Plan, Storage};
 use crate::kv_direct::item::Item;
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::operation::Failure;
+use crate::kv_direct::operation::{Failure, Reply};
 use crate::kv_direct::slab::SlabDaemon;
 use crate::lines::{Counts, HostMemory, LINE_BYTES, Line, Near, Purpose};
 
@@ -16,6 +16,9 @@ const SEED: u64 = 11;
 
 /// The expected content of an entry: value, version, time of expiry.
 type Known = (Vec<u8>, u64, Option<u64>);
+
+/// The time of GETs in stages: some values have expired by then.
+const NOW_MS: u64 = 1 << 62;
 
 /// Smaller tables are checked after every step.
 const CHECKED_LINES_MAX: u32 = 40;
@@ -97,6 +100,7 @@ impl Checked {
         let reads = |counts: Counts| counts.index.reads + counts.data.reads;
         assert_eq!(reads(storage.memory().counts()), reads(before), "a change reads nothing");
         assert_eq!(self.get(key), self.model.get(key).cloned(), "after {step:?}");
+        self.gets_all_in_stages();
         if self.storage.memory().lines() < CHECKED_LINES_MAX {
             self.check();
         }
@@ -104,6 +108,39 @@ impl Checked {
 }
 
 impl Checked {
+    /// Checks that GETs of all keys in stages give what the model has, except for values that have
+    /// expired, and stop at no value that is alone in its bucket with others that are inline.
+    fn gets_all_in_stages(&mut self) {
+        let known: Vec<_> = self.model.iter().collect();
+        let (mut from, mut replies) = (0, Vec::new());
+        while let Some((key, (_, _, expires))) = known.get(from) {
+            replies.clear();
+            let nth = |number: usize| known.get(from + number);
+            let key_of =
+                |number: usize| nth(number).map(|(key, _)| (KeyHash::of(SEED, key), &key[..]));
+            let answered = self.storage.get_each(key_of, NOW_MS, |reply| match *reply {
+                Reply::Found { version, expires_at_ms, value } => {
+                    replies.push((value.to_vec(), version, expires_at_ms));
+                }
+                reply => panic!("{reply:?} for a key that is there"),
+            });
+            assert_eq!(answered, replies.len());
+            for (reply, (_, known)) in replies.iter().zip(&known[from..]) {
+                assert_eq!(reply, *known);
+                assert!(known.2.is_none_or(|at| at > NOW_MS), "an expired value is shown");
+            }
+            if answered == 0 {
+                let hash = KeyHash::of(SEED, key);
+                let lookup = block_on(self.storage.lookup(hash, key, &mut self.item)).unwrap();
+                let has_expired = expires.is_some_and(|at| at <= NOW_MS);
+                let is_in_head = lookup.here.line == self.storage.group(hash);
+                let is_usual = is_in_head && lookup.here.bucket.pointers() == 0;
+                assert!(has_expired || !is_usual, "{key:?} is inline and not answered");
+            }
+            from += answered.max(1);
+        }
+    }
+
     /// Checks that the memory is in order, and has the model's content.
     fn check(&self) {
         let report = self.storage.check(SEED);
