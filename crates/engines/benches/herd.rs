@@ -275,7 +275,9 @@ impl Served {
         self.number += u64::from(Self::WINDOW);
     }
 
-    /// Takes turns until everything that was asked has been executed.
+    /// Takes turns until everything that was asked has been executed. A function of its own, so
+    /// that its instructions can be counted.
+    #[inline(never)]
     fn work(&mut self) {
         let until = (self.number - 1) * u64::from(Self::CLIENTS);
         while self.worker.executed() < until {

@@ -26,7 +26,6 @@ use super::key::KeyHash;
 use super::pipeline::Pipeline;
 use super::storage::Partition;
 use crate::error::EngineError;
-use crate::operation::Operation;
 use crate::requests::{
     ROUND_MESSAGES_MAX, Request, RequestMap, Round, Server, Sessions, Ticket, WorkerId,
 };
@@ -155,7 +154,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
 
     #[inline]
     fn stage(&mut self, ticket: Ticket, message: Buf) {
-        let hash = KeyHash::of(self.seed, ticket.request(&message).key);
+        let hash = KeyHash::of(self.seed, ticket.key(&message));
         if self.pipeline.depth() > 0 {
             prefetch_read(self.partition.bucket_line(hash));
         }
@@ -166,10 +165,9 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
     #[inline]
     fn advance(&mut self, staged: Option<Staged>) {
         let partition = &self.partition;
-        let out = self.pipeline.push(staged, |Staged { ticket, hash, message }| {
-            let put = matches!(ticket.request(message).operation, Operation::Put { .. });
+        let out = self.pipeline.push(staged, |Staged { ticket, hash, .. }| {
             // A cache replaces an entry without looking at it.
-            if !(put && partition.loses())
+            if !(ticket.is_put() && partition.loses())
                 && let Some(line) = partition.entry_line(*hash)
             {
                 prefetch_read(line);

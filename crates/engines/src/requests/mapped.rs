@@ -7,6 +7,9 @@ use super::message::{
 };
 use super::seal::Seal;
 
+/// The word of a request's trailer that tells the bytes of the value, from the trailer's start.
+const LENGTHS_WORD: u64 = 16;
+
 /// The address of the word that shows whether a message is in a slot of `bytes` bytes.
 #[inline]
 pub(super) fn poll_addr(slot: RemoteAddr, bytes: u32) -> RemoteAddr {
@@ -28,17 +31,16 @@ pub(super) fn load_request<F: Fabric>(
     bytes: u32,
     message: &mut Buf,
 ) -> Result<Option<Ticket>, FabricError> {
-    let trailer = load_words(fabric, slot, bytes, REQUEST_TRAILER_BYTES)?;
-    let [a, b, c, d, ..] = trailer;
-    let Some(ticket) = Ticket::parse([a, b, c, d]) else { return Ok(None) };
-    let len = ticket.message_len();
+    let trailer = start_of(slot, bytes, REQUEST_TRAILER_BYTES);
+    let lengths = [fabric.load(trailer)?, fabric.load(trailer.add(LENGTHS_WORD))?];
+    let len = Ticket::told_len(lengths);
     if len > bytes as usize {
         return Ok(None);
     }
     message.clear();
-    fabric.load_bytes(start_of(slot, bytes, len), len - REQUEST_TRAILER_BYTES, message)?;
-    append(&trailer[..REQUEST_TRAILER_BYTES / 8], message);
-    Ok(Seal::CHECKSUM.holds(message).then_some(ticket))
+    fabric.load_bytes(start_of(slot, bytes, len), len, message)?;
+    // The words may have changed since: what counts is the copy.
+    Ok(Ticket::read(message, Seal::CHECKSUM))
 }
 
 /// The reply at the end of a slot, with all of its bytes in `message`; `None` if there is no reply,
@@ -51,7 +53,7 @@ pub(super) fn load_reply<F: Fabric>(
     expected: impl Fn(&ReplyHead) -> bool,
     message: &mut Buf,
 ) -> Result<Option<ReplyHead>, FabricError> {
-    let trailer = load_words(fabric, slot, bytes, REPLY_TRAILER_BYTES)?;
+    let trailer = load_words(fabric, slot, bytes)?;
     let [a, b, c, d, e, _] = trailer;
     let Some(head) = ReplyHead::parse([a, b, c, d, e]) else { return Ok(None) };
     let len = head.message_len();
@@ -70,11 +72,10 @@ fn load_words<F: Fabric>(
     fabric: &F,
     slot: RemoteAddr,
     bytes: u32,
-    len: usize,
 ) -> Result<[u64; REPLY_TRAILER_BYTES / 8], FabricError> {
     let mut words = [0; REPLY_TRAILER_BYTES / 8];
-    let at = start_of(slot, bytes, len);
-    for (i, word) in words[..len / 8].iter_mut().enumerate() {
+    let at = start_of(slot, bytes, REPLY_TRAILER_BYTES);
+    for (i, word) in words.iter_mut().enumerate() {
         *word = fabric.load(at.add(i as u64 * 8))?;
     }
     Ok(words)

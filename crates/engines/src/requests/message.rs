@@ -250,6 +250,37 @@ impl Ticket {
         self.body_len().next_multiple_of(8) + REQUEST_TRAILER_BYTES
     }
 
+    /// The bytes of a message, from the words of its trailer that tell lengths. If these words are
+    /// not a request's, the message cannot be read.
+    #[inline(always)]
+    pub(super) fn told_len([kind, lens]: [u64; 2]) -> usize {
+        let [code, flags, low, high, ..] = kind.to_le_bytes();
+        let is_keyless = [Code::Hello, Code::Packet, Code::ReadPacket].map(|it| it as u8);
+        let has_operand = [Code::PutIfVersion, Code::FetchAdd].map(|it| it as u8);
+        let key_less_one = usize::from(u16::from_le_bytes([low, high]));
+        let key = if is_keyless.contains(&code) { 0 } else { key_less_one + 1 };
+        let words = usize::from(flags & EXPIRES) + usize::from(has_operand.contains(&code));
+        let body = (lens >> 32) as usize + key + words * 8;
+        body.next_multiple_of(8) + REQUEST_TRAILER_BYTES
+    }
+
+    /// Whether the request is a PUT without a condition.
+    #[inline]
+    pub fn is_put(&self) -> bool {
+        self.code == Code::Put
+    }
+
+    /// The key in the message that the ticket was read from; empty if the request has no key.
+    ///
+    /// # Panics
+    /// If `message` is shorter than the ticket's.
+    #[inline]
+    pub fn key<'a>(&self, message: &'a [u8]) -> &'a [u8] {
+        let words = usize::from(self.expires()) + usize::from(self.has_operand());
+        let end = message.len() - REQUEST_TRAILER_BYTES - words * 8;
+        &message[end - self.key_len()..end]
+    }
+
     #[inline]
     fn key_len(&self) -> usize {
         let keyed = !self.is_hello() && !self.is_packet();
@@ -316,11 +347,13 @@ impl Ticket {
     }
 
     /// Reads a whole message; `None` unless it is a complete request with the right seal.
+    #[inline]
     pub fn read(message: &[u8], seal: Seal) -> Option<Self> {
         Self::claimed(message).filter(|_| seal.holds(message))
     }
 
     /// The request that a message claims to be, whatever its seal.
+    #[inline(always)]
     pub(super) fn claimed(message: &[u8]) -> Option<Self> {
         let ticket = Self::parse(last_words(message)?)?;
         (ticket.message_len() == message.len()).then_some(ticket)
@@ -397,7 +430,7 @@ impl Ticket {
         for word in [body.options().expires_at_ms, body.operand()].into_iter().flatten() {
             buf.extend_from_slice(&word.to_le_bytes());
         }
-        finish(buf, &self.words(), seal);
+        finish(buf, self.words(), seal);
     }
 }
 
@@ -479,7 +512,7 @@ impl ReplyHead {
         let [c, d, e, f] = self.worker.to_le_bytes();
         finish(
             buf,
-            &[
+            [
                 u64::from_le_bytes([self.short.status, 0, a, b, c, d, e, f]),
                 self.short.first,
                 self.short.second,
@@ -495,15 +528,14 @@ impl ReplyHead {
 
 /// Appends a trailer and the seal.
 #[inline]
-fn finish(buf: &mut Buf, words: &[u64], seal: Seal) {
-    for word in words {
-        buf.extend_from_slice(&word.to_le_bytes());
-    }
+fn finish<const N: usize>(buf: &mut Buf, words: [u64; N], seal: Seal) {
+    buf.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
     let word = seal.word(buf);
     buf.extend_from_slice(&word);
 }
 
 /// The `N` words before the last one; `None` if there are fewer.
+#[inline(always)]
 fn last_words<const N: usize>(message: &[u8]) -> Option<[u64; N]> {
     let end = message.len().checked_sub(8)?;
     let start = end.checked_sub(N * 8)?;
@@ -565,6 +597,9 @@ mod tests {
                 prop_assert!(message.len() <= key.len() + value.len() + REQUEST_OVERHEAD_BYTES + 7);
                 prop_assert_eq!(Ticket::read(&message, SEAL), Some(ticket));
                 prop_assert_eq!(ticket.body(&message), body);
+                prop_assert_eq!(ticket.key(&message), body.key());
+                let [kind, _, lens, _] = last_words(&message).unwrap();
+                prop_assert_eq!(Ticket::told_len([kind, lens]), message.len());
                 if ticket.is_packet() {
                     prop_assert_eq!(&message[ticket.packet_at(&message)], &value[..]);
                 }
