@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Sizes, Workers};
 use crate::error::{EngineError, LayoutError};
 use crate::kv::{Kv, NeedsSession, OneOf};
-use crate::kv_direct::Compute;
+use crate::kv_direct::{self, Compute};
 use crate::nessie::hash::TableMap;
 use crate::nessie::{self, AnyClient};
 use crate::net::{Access, Connect, Net};
@@ -479,6 +479,15 @@ impl<N: Net> Client<N> {
     pub fn in_place(&self) -> Option<&nessie::Client<N::Direct>> {
         match self {
             Self::Nessie(OneOf::First(client)) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The client, if it packs the operations of a batch into few messages.
+    #[inline]
+    pub fn packing(&self) -> Option<&kv_direct::Client<N::Waiting>> {
+        match self {
+            Self::KvDirect(client) => Some(client),
             _ => None,
         }
     }

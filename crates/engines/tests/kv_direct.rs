@@ -15,7 +15,7 @@ use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};
 use loch_engines::lines::{HostMemory, Line, Near};
-use loch_engines::operation::{Conditional, Expect, PutOptions};
+use loch_engines::operation::{Conditional, Expect, Found, PutOptions};
 use loch_engines::requests::{Area, Holder, RequestMap, Timing, Turns, WorkerId};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::lanes;
@@ -245,6 +245,103 @@ fn a_key_that_everybody_wants_is_counted_once_for_each() {
         assert!(verbs < ADDS, "{verbs} verbs for {} operations", 3 * ADDS);
         rig.world.end();
     }
+}
+
+/// Requests to another node's workers, and the replies to them.
+fn messages(client: &Client<SimEndpoint>) -> u64 {
+    client.counted().verbs
+}
+
+/// A batch of short items takes one packet for each of its processors; what does not fit is asked
+/// for in more of them.
+#[test]
+fn a_batch_travels_in_as_few_packets_as_it_fills() {
+    let rig = Rig::new(Settings { versions: false, ..Settings::default() }, 4 << 20);
+    let (process, client) = rig.client(0, 64);
+    rig.world.start(process, async move {
+        let at = |node: u16| {
+            (0u32..).map(u32::to_be_bytes).filter({
+                let client = &client;
+                move |key| client.owner(key).node == node
+            })
+        };
+        let keys: Vec<[u8; 4]> = at(1).take(40).collect();
+        // The client comes to know the workers.
+        for key in &keys {
+            client.put(key, b"first", PUT).await.unwrap();
+        }
+        let workers: std::collections::BTreeSet<_> =
+            keys.iter().map(|key| client.owner(key).worker).collect();
+        let least = 2 * workers.len() as u64;
+        let pairs: Vec<_> = keys.iter().map(|key| (key, key)).collect();
+        let (before, mut stored) = (messages(&client), 0);
+        client.put_many(&pairs, |_, _| stored += 1).await.unwrap();
+        assert_eq!((stored, messages(&client) - before), (40, least));
+
+        let missing: Vec<[u8; 4]> = at(1).skip(1_000).take(20).collect();
+        let both = [&keys[..], &missing[..]].concat();
+        let (before, mut found) = (messages(&client), vec![None; both.len()]);
+        let take = |number: usize, value: Option<Found<'_>>| {
+            let value = value.map(|it| it.value.to_vec());
+            assert_eq!(found[number].replace(value), None, "one answer for each key");
+        };
+        client.get_many(&both, take).await.unwrap();
+        assert_eq!(messages(&client) - before, least);
+        for (key, found) in both.iter().zip(found) {
+            let expected = keys.contains(key).then(|| key.to_vec());
+            assert_eq!(found, Some(expected));
+        }
+
+        // More keys than a packet takes, of all nodes, with values that no reply has room for.
+        let many: Vec<[u8; 4]> = (0u32..300).map(u32::to_be_bytes).collect();
+        let value = |key: &[u8; 4]| vec![key[3]; 20_000];
+        for key in many.iter().step_by(10) {
+            client.put(key, &value(key), PUT).await.unwrap();
+        }
+        let mut found = vec![None; many.len()];
+        let take = |number: usize, value: Option<Found<'_>>| {
+            found[number] = Some(value.map(|it| it.value.to_vec()));
+        };
+        client.get_many(&many, take).await.unwrap();
+        for (number, (key, found)) in many.iter().zip(found).enumerate() {
+            let short = keys.contains(key).then(|| key.to_vec());
+            let expected = if number % 10 == 0 { Some(value(key)) } else { short };
+            assert_eq!(found, Some(expected), "key {number}");
+        }
+        client.get_many::<&[u8]>(&[], |_, _| panic!("no key")).await.unwrap();
+    });
+    rig.finish(&[process]);
+    rig.world.end();
+}
+
+/// The operations before one that the table does not take are done, and its error is told.
+#[test]
+fn a_batch_ends_at_an_operation_that_is_refused() {
+    let rig = Rig::new(Settings::default(), 1 << 18);
+    let (process, client) = rig.client(0, 64);
+    rig.world.start(process, async move {
+        let (long, mut stored) = (vec![7; VALUE_MAX as usize + 1], Vec::new());
+        let pairs = [(&b"a"[..], &b"1"[..]), (b"b", &long), (b"c", b"3")];
+        let refused = client.put_many(&pairs, |pair, _| stored.push(pair)).await;
+        let expected = EngineError::ValueTooLong { len: VALUE_MAX + 1, max: VALUE_MAX };
+        assert_eq!((refused, stored), (Err(expected), vec![0]));
+        let mut found = Vec::new();
+        let keys = [&b"a"[..], b"c", b"", b"a"];
+        let refused = client.get_many(&keys, |key, value| found.push((key, value.is_some()))).await;
+        assert_eq!(refused, Err(EngineError::KeyEmpty));
+        assert_eq!(found, [(0, true), (1, false)]);
+        // Memory runs out in the middle of a packet.
+        let keys: Vec<[u8; 2]> = (0..1_000u16).map(u16::to_le_bytes).collect();
+        let pairs: Vec<_> = keys.iter().map(|key| (key, [1; 2_000])).collect();
+        let mut stored = 0;
+        let full = client.put_many(&pairs, |_, _| stored += 1).await;
+        assert!(matches!(full, Err(EngineError::OutOfMemory { .. })), "{full:?}");
+        let mut there = 0;
+        client.get_many(&keys, |_, value| there += usize::from(value.is_some())).await.unwrap();
+        assert_eq!(there, stored, "what was told is there, and nothing else");
+    });
+    rig.finish(&[process]);
+    rig.world.end();
 }
 
 #[test]

@@ -23,7 +23,7 @@ use super::OPERATION_BYTES;
 use super::compute::{Compute, Computed};
 use super::key::KeyHash;
 use super::operation::{Action, Failure, Reply};
-use super::packing::{Held, Packet, Packets, Share, Stage, strange};
+use super::packing::{Bundles, Held, Packet, Packets, Share, Stage, strange};
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::kv::Kv;
@@ -48,25 +48,27 @@ pub struct Access {
 }
 
 /// The most bytes that a result has besides a value.
-const RESULT_BYTES: usize = 24;
+pub(super) const RESULT_BYTES: usize = 24;
 
 /// A client of a table: one thread's session slot, endpoint, and packets under way.
 ///
 /// Its operations take `&self`, so any number of them can be under way in the lanes of its thread.
 pub struct Client<F: Fabric> {
-    fabric: F,
-    requester: Requester<ByWrite, WrittenReplies>,
+    pub(super) fabric: F,
+    pub(super) requester: Requester<ByWrite, WrittenReplies>,
     seed: u64,
     value_bytes_max: u64,
     key_bytes: Option<u16>,
-    batch: usize,
-    request_room: usize,
-    reply_room: usize,
+    pub(super) batch: usize,
+    pub(super) request_room: usize,
+    pub(super) reply_room: usize,
     /// For each processor the packet to which lanes add operations.
     open: RefCell<Vec<Option<usize>>>,
     packets: Packets,
+    /// The packets of the last batch, to be used again.
+    pub(super) bundles: Cell<Option<Bundles>>,
     /// Bytes of the longest value that was found recently.
-    found_bytes: Cell<usize>,
+    pub(super) found_bytes: Cell<usize>,
 }
 
 /// A result, with its value in the asking lane's buffer.
@@ -93,6 +95,7 @@ impl<F: Fabric> Client<F> {
             reply_room: service.reply_bytes as usize - REPLY_TRAILER_BYTES,
             open: RefCell::new(vec![None; partitions]),
             packets: Packets::default(),
+            bundles: Cell::default(),
             found_bytes: Cell::new(0),
             fabric,
         }
@@ -109,16 +112,16 @@ impl<F: Fabric> Client<F> {
     }
 
     #[inline]
-    fn partition(&self, key: &[u8]) -> u32 {
+    pub(super) fn partition(&self, key: &[u8]) -> u32 {
         KeyHash::of(self.seed, key).partition(self.requester.map().area().workers())
     }
 
     #[inline]
-    fn worker(&self, partition: u32) -> WorkerId {
+    pub(super) fn worker(&self, partition: u32) -> WorkerId {
         self.requester.map().area().worker(partition)
     }
 
-    fn check(&self, key: &[u8], action: &Action<'_>) -> Result<(), EngineError> {
+    pub(super) fn check(&self, key: &[u8], action: &Action<'_>) -> Result<(), EngineError> {
         if key.is_empty() {
             return Err(EngineError::KeyEmpty);
         }
@@ -163,7 +166,9 @@ impl<F: Fabric> Client<F> {
                     return Err(error_of(failure, &action));
                 }
                 Share::Reply(reply, buf) => {
-                    self.learn(&reply, buf.len());
+                    if matches!(reply, Reply::Found { .. }) {
+                        self.learn(buf.len());
+                    }
                     return Ok((reply, buf));
                 }
                 Share::Error(error) => return Err(error),
@@ -179,17 +184,11 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Remembers the length of values, so that a packet's results fit its reply.
-    fn learn(&self, reply: &Reply<'_>, len: usize) {
-        if matches!(reply, Reply::Found { .. }) {
-            // The length falls slowly: one short value among long ones says little.
-            let known = self.found_bytes.get();
-            self.found_bytes.set(if len >= known {
-                len
-            } else {
-                known - (known - len).div_ceil(64)
-            });
-        }
+    /// Remembers the length of a value that was found, so that a packet's results fit its reply.
+    pub(super) fn learn(&self, len: usize) {
+        // The length falls slowly: one short value among long ones says little.
+        let known = self.found_bytes.get();
+        self.found_bytes.set(if len >= known { len } else { known - (known - len).div_ceil(64) });
     }
 
     fn unknown(&self, partition: u32) -> EngineError {
@@ -376,7 +375,7 @@ impl Drop for Leading<'_> {
 
 /// The error of an operation that was not done.
 #[cold]
-fn error_of(failure: Failure, action: &Action<'_>) -> EngineError {
+pub(super) fn error_of(failure: Failure, action: &Action<'_>) -> EngineError {
     match failure {
         Failure::TooLong { len, max } => EngineError::ValueTooLong { len, max },
         Failure::OutOfMemory { bytes, capacity } => EngineError::OutOfMemory { bytes, capacity },

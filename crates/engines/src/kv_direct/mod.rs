@@ -31,6 +31,7 @@
 //! | `worker.rs`, `answers.rs` | takes packets, sends their results |
 //! | `serve.rs`, `free_slabs.rs` | a worker as its node runs it, and what it shares with the table's others |
 //! | `client.rs`, `packing.rs` | packs what the lanes of a thread ask for |
+//! | `batch.rs` | packs what is asked for at once |
 //! | [`lines`](crate::lines) | host memory: lines, DMA, counts |
 //! | [`storage`] | looks up, stores and removes entries |
 //! | [`bucket`] | a line of the hash index |
@@ -55,6 +56,7 @@
 //! says what a client sees then.
 
 mod answers;
+mod batch;
 pub mod bucket;
 mod client;
 mod compute;

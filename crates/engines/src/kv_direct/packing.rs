@@ -1,4 +1,5 @@
-//! Packets that the lanes of a thread fill together, and the results for each lane.
+//! Packets that the lanes of a thread fill together, and the results for each lane; and packets that
+//! a batch fills.
 //!
 //! # Invariants
 //! 1. A packet is used anew when no lane holds it any more; until then it stays in its place.
@@ -173,6 +174,32 @@ impl Packet {
             Stage::Left { .. } | Stage::Open | Stage::Sent => Share::Again { alone: false },
         }
     }
+}
+
+/// A packet that is filled for one processor, and the numbers of its operations in their batch.
+#[derive(Debug, Default)]
+pub(super) struct Bundle {
+    pub partition: u32,
+    pub packet: Writer,
+    pub numbers: Vec<usize>,
+    pub reply: Buf,
+}
+
+impl Bundle {
+    /// Starts another packet, in the same memory.
+    pub fn begin(&mut self, partition: u32) {
+        self.partition = partition;
+        self.packet.clear();
+        self.numbers.clear();
+    }
+}
+
+/// What a client keeps from one batch to the next.
+#[derive(Debug, Default)]
+pub(super) struct Bundles {
+    pub all: Vec<Bundle>,
+    /// For each processor the bundle that is being filled.
+    pub open: Vec<Option<usize>>,
 }
 
 /// The error for results that no processor should have sent.

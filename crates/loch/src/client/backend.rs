@@ -3,6 +3,7 @@
 use loch_engines::nessie;
 use loch_fabric::shm::ShmEndpoint;
 
+use super::batching::Batching;
 use super::net::{OpenParams, Shm};
 use super::operations::Operations;
 use super::table_client::TableClient;
@@ -45,6 +46,16 @@ impl Backend {
         match self {
             Self::Shm(client) => client.in_place(),
             Self::Network(_) => None,
+        }
+    }
+
+    /// The client that does operations on many keys together, if there is such a client.
+    #[inline]
+    pub fn batching(&self) -> Option<Batching<'_>> {
+        let Self::Shm(client) = self else { return None };
+        match client.in_place() {
+            Some(client) => client.takes_batches().then_some(Batching::Stages(client)),
+            None => client.packing().map(Batching::Packets),
         }
     }
 }

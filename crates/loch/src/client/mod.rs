@@ -5,6 +5,7 @@
 //! | `attachment.rs` | a client's connections to the nodes' sockets, and their memory |
 //! | `options.rs` | options of a client |
 //! | `backend.rs` | a table's client: over shared memory by itself, over a network behind a trait |
+//! | `batching.rs` | operations on many keys together, in stages or in packets |
 //! | `operations.rs` | the operations of a table, over any network |
 //! | `in_place.rs` | a value that is written in the place where readers will find it |
 //! | `counters.rs` | the costs of a table's operations |
@@ -15,6 +16,7 @@
 
 pub(crate) mod attachment;
 pub(crate) mod backend;
+pub(crate) mod batching;
 pub(crate) mod counters;
 pub(crate) mod in_place;
 pub(crate) mod net;

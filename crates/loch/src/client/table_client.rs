@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use loch_engines::EngineError;
 use loch_engines::kv::Lengths;
 use loch_engines::kv_direct::operation::Action;
-use loch_engines::kv_direct::{Compute, Computed};
+use loch_engines::kv_direct::{self, Compute, Computed};
 use loch_engines::nessie::{self, AnyClient, CheckReport};
 use loch_engines::net::Access;
 use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
@@ -82,6 +82,12 @@ impl<N: Network> TableClient<N> {
     #[inline]
     pub fn in_place(&self) -> Option<&nessie::Client<N::Direct>> {
         self.client.in_place()
+    }
+
+    /// As [`Client::packing`], unless a batch might have to begin again.
+    #[inline]
+    pub fn packing(&self) -> Option<&kv_direct::Client<N::Waiting>> {
+        self.client.packing().filter(|_| !N::BREAKS)
     }
 
     /// Begins an operation again if it lacked a connection that was made meanwhile. Such an error

@@ -127,7 +127,7 @@ impl Target for Client {
         const ACTION: &str = "run an operation";
         self.refusal = match self.table.mapped() {
             Some(OneOf::Second(published)) => self.operate(published, run, None, ACTION)?,
-            Some(_) if self.batches => {
+            _ if self.batches => {
                 let done = batch::operate(&self.table, run, self.lanes, TableLanes::goes_on_after);
                 done.map_err(lost(self.engine, ACTION))?.map(|error| error.to_string())
             }

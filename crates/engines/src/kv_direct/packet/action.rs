@@ -34,6 +34,9 @@ mod code {
     pub const APPEND: u8 = 12;
 }
 
+/// The first byte of a GET whose key is as long as the key before.
+pub(super) const GET_AS_BEFORE: u8 = code::GET | SAME_SIZES;
+
 /// The fields that an operation of a code has, besides its possible flags. 0: there is no such
 /// code.
 pub(super) const KNOWN: u8 = 1;

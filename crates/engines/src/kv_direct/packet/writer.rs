@@ -1,6 +1,6 @@
 //! Packing operations into a packet.
 
-use super::action::{LENGTH, PARTS, Parts};
+use super::action::{GET_AS_BEFORE, LENGTH, PARTS, Parts};
 use super::format::{Given, HEAD_BYTES, SAME_SIZES, SAME_VALUE, Shape};
 use super::{EXTRA, as_length, length_len, push_length};
 use crate::kv_direct::operation::Action;
@@ -42,9 +42,23 @@ impl Writer {
     /// # Panics
     /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or the packet has
     /// [`KV_DIRECT_PACKET_OPS_MAX`] operations, or would have 4 GiB.
+    #[inline]
     pub fn push(&mut self, key: &[u8], action: &Action<'_>) {
         assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
         assert!(self.count < KV_DIRECT_PACKET_OPS_MAX, "a packet has room");
+        self.count += 1;
+        self.bytes[..HEAD_BYTES].copy_from_slice(&(self.count as u16).to_le_bytes());
+        match action {
+            // The usual operation: a GET of a key that is as long as the one before.
+            Action::Get if key.len() == self.given.key_len as usize => {
+                self.bytes.push(GET_AS_BEFORE);
+                self.bytes.extend_from_slice(key);
+            }
+            action => self.push_parts(key, action),
+        }
+    }
+
+    fn push_parts(&mut self, key: &[u8], action: &Action<'_>) {
         let parts = Parts::of(action);
         let first = parts.first(key, &self.given, &self.bytes);
         let end = self.bytes.len() + parts.len(first, key);
@@ -77,8 +91,6 @@ impl Writer {
         }
         debug_assert_eq!(self.bytes.len(), end);
         self.changes |= !action.is_read();
-        self.count += 1;
-        self.bytes[..HEAD_BYTES].copy_from_slice(&(self.count as u16).to_le_bytes());
     }
 
     /// The bytes that the packet would have with this operation.

@@ -294,7 +294,7 @@ impl<'a> AsyncTable<'a> {
     pub async fn get_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<Option<Value>>> {
         let mut values = vec![None; keys.len()];
         self.table.check_process()?;
-        match self.table.in_stages() {
+        match self.table.batching() {
             Some(client) => {
                 let done = client.get_many(keys, |key, found| {
                     values[key] = found.map(|found| found.to_value().into());
@@ -319,7 +319,7 @@ impl<'a> AsyncTable<'a> {
         mut found: impl FnMut(usize, Option<ValueRef<'_>>),
     ) -> Result<()> {
         self.table.check_process()?;
-        if let Some(client) = self.table.in_stages() {
+        if let Some(client) = self.table.batching() {
             let done = client.get_many(keys, |key, value| found(key, value.map(ValueRef::from)));
             return done.await.map_err(|error| self.table.error(error));
         }
@@ -338,7 +338,7 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Vec<Version>> {
         self.table.writable()?;
         let mut versions = vec![Version::from_u64(0); pairs.len()];
-        if let Some(client) = self.table.in_stages() {
+        if let Some(client) = self.table.batching() {
             let stored = |pair: usize, version| versions[pair] = Version::from_u64(version);
             client.put_many(pairs, stored).await.map_err(|error| self.table.error(error))?;
             return Ok(versions);

@@ -15,6 +15,7 @@ use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
 
 use crate::client::backend::Backend;
+use crate::client::batching::Batching;
 use crate::client::counters::Counters;
 use crate::client::operations::Operations;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
@@ -429,16 +430,16 @@ impl Table {
         self.backend.in_place()
     }
 
-    /// The client that does operations on many keys in stages, if the table has such a client.
+    /// The client that does operations on many keys together, if the table has such a client.
     #[inline]
-    pub(crate) fn in_stages(&self) -> Option<&Client<ShmEndpoint>> {
-        self.in_place().filter(|client| client.takes_batches())
+    pub(crate) fn batching(&self) -> Option<Batching<'_>> {
+        self.backend.batching()
     }
 
-    /// Whether operations on many keys are done in stages, rather than as many single ones.
+    /// Whether operations on many keys are done together, rather than as many single ones.
     #[doc(hidden)]
     pub fn takes_batches(&self) -> bool {
-        self.in_stages().is_some()
+        self.batching().is_some()
     }
 
     /// All operations, boxed.
