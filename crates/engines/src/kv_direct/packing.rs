@@ -1,5 +1,5 @@
-//! Packets that the lanes of a thread fill together, and the results for each lane; and packets that
-//! a batch fills.
+//! Packets that the lanes of a thread fill together, and the results for each lane; and packets
+//! that a batch fills.
 //!
 //! # Invariants
 //! 1. A packet is used anew when no lane holds it any more; until then it stays in its place.

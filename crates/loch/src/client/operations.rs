@@ -58,6 +58,10 @@ pub(crate) trait Operations: Send {
     /// As [`Table::counters`](crate::Table::counters).
     fn counters(&self) -> Counters;
 
+    /// The number of requests that the client can have under way at all workers together; 0 if no
+    /// worker serves the table.
+    fn request_slots(&self) -> usize;
+
     /// Wall-clock time in milliseconds since the Unix epoch.
     fn wall_ms(&self) -> u64;
 

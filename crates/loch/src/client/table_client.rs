@@ -37,6 +37,7 @@ pub(crate) struct TableClient<N: Network> {
     /// Whether the table's entries are in nessie's layout, in memory that everybody can read.
     is_nessies: bool,
     lengths: Lengths,
+    request_slots: usize,
 }
 
 impl<N: Network> TableClient<N> {
@@ -70,6 +71,10 @@ impl<N: Network> TableClient<N> {
             engine,
             is_nessies: table.nessie().is_some(),
             lengths: engine.needs().lengths(&table.entry.params),
+            request_slots: table.parts.requests().map_or(0, |requests| {
+                let area = requests.area();
+                area.workers() as usize * usize::from(area.service().window)
+            }),
         })
     }
 
@@ -289,6 +294,10 @@ where
             moves: counts.map_or(0, |counts| counts.moves.get()),
             helped: counts.map_or(0, |counts| counts.helped.get()),
         }
+    }
+
+    fn request_slots(&self) -> usize {
+        self.request_slots
     }
 
     fn wall_ms(&self) -> u64 {

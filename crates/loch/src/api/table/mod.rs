@@ -100,9 +100,10 @@ impl Table {
         AsyncTable::new(self)
     }
 
-    /// Lets up to `lanes` operations overlap in `get_many` and `put_many`, where these do not go
-    /// through batches in stages (as on tables of `nessie` in shared memory); 1 to 4096, default
-    /// 16. A number outside this range is replaced by the nearest in it.
+    /// Lets up to `lanes` operations overlap in `get_many` and `put_many`, where these are not done
+    /// together (as on tables of `nessie` and `kv-direct` in shared memory); 1 to 4096. The default
+    /// is the number of requests that the client can have under way at all workers of the table,
+    /// and at least 16. A number outside this range is replaced by the nearest in it.
     #[must_use]
     pub fn with_lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes.clamp(1, LANES_MAX);
@@ -421,7 +422,10 @@ impl Table {
     }
 
     pub(crate) fn new(name: String, backend: Backend, table_session: TableSession) -> Self {
-        Self { backend, name, lanes: LANES_DEFAULT, spare: Cell::default(), table_session }
+        // A batch is asked for at once, as far as there are request slots.
+        let slots = backend.operations().request_slots();
+        let lanes = slots.clamp(LANES_DEFAULT, LANES_MAX);
+        Self { backend, name, lanes, spare: Cell::default(), table_session }
     }
 
     /// The client whose operations are awaited in place, if the table has such a client.
@@ -588,6 +592,23 @@ mod tests {
         parents.put(b"k", b"v").unwrap();
         drop(parents);
         assert_eq!(abandoned(), 1, "its owner leaves it to others");
+    }
+
+    #[test]
+    fn a_batch_overlaps_as_many_operations_as_there_are_request_slots() {
+        for (engine, window, lanes) in [
+            ("nessie", None, LANES_DEFAULT),
+            ("herd", Some(1), LANES_DEFAULT),
+            ("herd", Some(20), 40),
+        ] {
+            let mut table =
+                TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() };
+            (table.window, table.workers) = (window, window.map(|_| 2));
+            let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+            let table = Cluster::embedded(config).unwrap().table("default").unwrap();
+            assert_eq!(table.lanes(), lanes, "{engine} with a window of {window:?}");
+            assert_eq!(table.with_lanes(3).lanes(), 3);
+        }
     }
 
     #[test]
