@@ -70,7 +70,8 @@ pub struct WorkloadArgs {
     #[arg(long, value_name = "L", default_value_t = 16)]
     pub lanes: usize,
     /// Hand the operations that a client keeps outstanding to the table as batches of that many, by
-    /// get_each and put_many, where the engine does batches together; off: as that many lanes
+    /// get_each and put_many, where the engine does batches together (kv-direct: GETs or PUTs
+    /// alone); off: as that many lanes
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     pub batch_api: Switch,
     /// Records loaded before the measurement

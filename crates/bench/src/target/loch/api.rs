@@ -66,6 +66,9 @@ impl Client {
         let table = table.map_err(lost(engine, "connect"))?;
         let sockets = endpoint.paths.clone();
         let time_every = if spec.fabric == Fabric::Verbs { 1 } else { time_every(spec) };
+        // GETs and PUTs of different batches would wait for each other's messages: in lanes they
+        // share a message.
+        let is_split = table.mapped().is_none() && spec.reads > 0.0 && spec.reads < 1.0;
         Ok(Client {
             engine,
             sockets,
@@ -73,7 +76,7 @@ impl Client {
             options,
             lanes: spec.lanes,
             time_every,
-            batches: spec.batches() && table.takes_batches(),
+            batches: spec.batches() && table.takes_batches() && !is_split,
             cursor: limit::Cursor::default(),
             is_at_rest: spec.reads == 1.0 && spec.attach.is_none(),
             refusal: None,
