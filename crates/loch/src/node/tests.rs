@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use loch_engines::epoch::Session;
 use loch_engines::nessie::Client;
+use loch_engines::requests::WorkerId;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{ForkMark, RegionId};
@@ -129,7 +130,11 @@ fn sessions_that_died_with_their_node_are_put_in_order_by_the_next() {
 
 /// A node with a table of herd.
 fn serving(dir: &tempfile::TempDir) -> NodeConfig {
-    let table = TableConfig::from_toml("engine = 'herd'").unwrap();
+    serving_by("herd", dir)
+}
+
+fn serving_by(engine: &str, dir: &tempfile::TempDir) -> NodeConfig {
+    let table = TableConfig::from_toml(&format!("engine = '{engine}'")).unwrap();
     NodeConfig { tables: vec![table], ..config(dir) }
 }
 
@@ -138,21 +143,30 @@ fn incarnation(dir: &tempfile::TempDir) -> (Arc<Region>, u64) {
     let region = Arc::new(Region::open(&dir.path().join("r"), true).unwrap());
     let member = Member::read(String::new(), PathBuf::new(), region.clone()).unwrap();
     let requests = member.parts(0).unwrap().requests().unwrap().clone();
-    (region, member.tables[0].offset + requests.area().incarnation_at(0))
+    let worker = WorkerId { node: 0, worker: 0 };
+    (region, requests.incarnation_addr(worker).offset())
 }
 
 /// Its workers begin when the other node's memory is known. Until then no client may take a worker
 /// of the node before for one that works.
 #[test]
-fn a_node_that_starts_forgets_the_incarnations_of_earlier_workers() {
-    let dir = tempfile::tempdir().unwrap();
-    let cluster = vec![dir.path().join("s"), dir.path().join("other")];
-    let of_two = NodeConfig { cluster, ..serving(&dir) };
-    Node::start(of_two.clone()).unwrap().stop();
-    let (region, at) = incarnation(&dir);
-    region.word(at).store(77, Ordering::SeqCst);
-    let _node = Node::start(of_two).unwrap();
-    assert_eq!(region.word(at).load(Ordering::SeqCst), 0);
+fn a_node_that_starts_forgets_the_incarnations_of_earlier_workers_and_nothing_else() {
+    for engine in ["herd", "kv-direct", "pilaf", "nessie-server", "nessie-hybrid"] {
+        let dir = tempfile::tempdir().unwrap();
+        let cluster = vec![dir.path().join("s"), dir.path().join("other")];
+        let of_two = NodeConfig { cluster, ..serving_by(engine, &dir) };
+        Node::start(of_two.clone()).unwrap().stop();
+        let (region, at) = incarnation(&dir);
+        let member = Member::read(String::new(), PathBuf::new(), region.clone()).unwrap();
+        // Where the index is, if clients or workers keep it here.
+        let first = member.tables[0].offset;
+        for at in [first, at] {
+            region.word(at).store(77, Ordering::SeqCst);
+        }
+        let _node = Node::start(of_two).unwrap();
+        assert_eq!(region.word(at).load(Ordering::SeqCst), 0, "{engine}");
+        assert!(at == first || region.word(first).load(Ordering::SeqCst) == 77, "{engine}");
+    }
 }
 
 #[test]

@@ -211,11 +211,9 @@ fn setups(own: &Member, plan: &WorkerPlan, sessions: &Arc<Sessions>) -> Vec<Work
 
 /// Removes the incarnation of the last node's worker: invariant 3.
 fn forget_incarnation(own: &Member, site: &WorkerSite) {
-    let entry = &own.tables[site.table];
     let map = own.parts(site.table).expect("it is one of its own");
-    let area = map.requests().expect("workers serve it").area();
-    let at = entry.offset + area.incarnation_at(site.id.worker);
-    own.region().word(at).store(0, Ordering::SeqCst);
+    let at = map.requests().expect("workers serve it").incarnation_addr(site.id);
+    own.region().word(at.offset()).store(0, Ordering::SeqCst);
 }
 
 /// Runs a worker on this thread.
