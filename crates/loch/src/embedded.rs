@@ -12,6 +12,7 @@ use crate::layout::memory::{ClusterMemory, Member, of_region};
 use crate::layout::plan;
 use crate::limits::INSPECT_TIMEOUT;
 use crate::node::attacher::LatestMemory;
+use crate::node::host_memory::check_host;
 use crate::node::region::format;
 use crate::node::scrubber::{MappedAccess, Scrubber};
 use crate::node::sessions::{SessionEnd, Sessions};
@@ -43,7 +44,7 @@ impl Embedded {
     /// Makes the nodes' memory and starts their scrubbers.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::NoSpace`].
+    /// [`Error::Config`], [`Error::NoSpace`], [`Error::HostMemory`].
     pub fn start(config: &EmbeddedConfig) -> Result<Self> {
         let make = |(number, plan): (usize, plan::Plan)| {
             let name = format!("embedded-{number}");
@@ -55,8 +56,9 @@ impl Embedded {
                 Error::RegionDamaged { path: name.into(), what: error.to_string() }
             })
         };
-        let plans = plan::of_embedded(config)?.into_iter().enumerate();
-        let mapped = plans.map(make).collect::<Result<Vec<_>, _>>()?;
+        let plans = plan::of_embedded(config)?;
+        check_host(plans.iter().map(|plan| plan.header.region_bytes).sum())?;
+        let mapped = plans.into_iter().enumerate().map(make).collect::<Result<Vec<_>, _>>()?;
         let nodes = mapped.iter().cloned().map(Some).collect();
         let memory = Arc::new(ClusterMemory::join(nodes, 0)?);
         let workers = WorkerPlan::new(&config.workers, &config.tables)?;

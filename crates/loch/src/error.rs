@@ -192,6 +192,17 @@ pub enum Error {
         /// The size asked for.
         size: ByteSize,
     },
+    /// The host, or a control group of this process, has not so much memory left. The kernel would
+    /// end the process when it takes the memory.
+    #[error("no memory for {size}: {holder} has {left} left; give the node less memory")]
+    HostMemory {
+        /// The size asked for.
+        size: ByteSize,
+        /// The host or the control group.
+        holder: String,
+        /// What it has left.
+        left: String,
+    },
     /// Tables have more memory in a node's process than this host has.
     #[error(
         "table {table:?}: with it, tables have {size} in the memory of the node's process, and this \

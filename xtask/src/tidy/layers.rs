@@ -40,7 +40,7 @@ const LAYERS: [Layers; 14] = [
     Layers {
         folder: "crates/fabric/src/shm/",
         order: &[
-            &["copy", "words"],
+            &["copy", "pages", "words"],
             &["chase", "region", "ring"],
             &["endpoint", "mailbox"],
             &["limit", "messages", "now"],

@@ -22,6 +22,7 @@ mod mailbox;
 mod messages;
 #[cfg(feature = "verbs")]
 mod now;
+mod pages;
 mod region;
 mod ring;
 mod thread;
@@ -32,5 +33,6 @@ pub use endpoint::ShmEndpoint;
 pub use limit::Names;
 pub use mailbox::MailboxShape;
 pub use messages::{Peer, ShmMessages};
-pub use region::{Pages, Region, RegionError};
+pub use pages::{OnProgress, Pages};
+pub use region::{Region, RegionError, TMPFS_MAGIC};
 pub use thread::ShmThread;

@@ -7,8 +7,9 @@ use std::ptr::NonNull;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 
+use super::pages::{HUGE_BYTES, OnProgress, Pages, Wanted};
 use crate::bounds::is_inside;
 
 /// Why a region file could not be made or mapped.
@@ -53,15 +54,6 @@ pub enum RegionError {
     },
 }
 
-/// The kind of pages behind a mapping; a fact for logs and reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
-    /// Huge pages were obtained, so far as the kernel says.
-    Huge,
-    /// Base pages.
-    Base,
-}
-
 /// A region file mapped into this process.
 ///
 /// ```
@@ -77,6 +69,8 @@ pub struct Region {
     base: NonNull<u8>,
     len: u64,
     writable: bool,
+    /// The pages that were made with the region; `None` if it was there before, or is short.
+    pages: Option<Pages>,
     /// The reservation that holds the mapping: it is aligned for huge pages inside it.
     reservation: (NonNull<c_void>, usize),
     fd: OwnedFd,
@@ -89,7 +83,11 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 /// Mappings start at multiples of this, so that huge pages can back them.
-const ALIGN_BYTES: usize = 2 << 20;
+const ALIGN_BYTES: usize = HUGE_BYTES as usize;
+/// A shorter region is reserved at once, and gets huge pages only if it is populated.
+const LONG_BYTES_MIN: u64 = 32 << 20;
+/// The file system of shared memory, as `statfs` calls it. Others reserve space without pages.
+pub const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 impl Region {
     /// Makes the file, reserves all its blocks and maps it. Zeroed, readable by its owner only.
@@ -98,21 +96,25 @@ impl Region {
     /// [`RegionError::Exists`], [`RegionError::NoSpace`] (then no file is left), or
     /// [`RegionError::Os`].
     pub fn create(path: &Path, len: u64) -> Result<Self, RegionError> {
+        Self::create_watched(path, len, &|_| ())
+    }
+
+    /// Like [`Region::create`], and tells `on_progress` how many bytes have their pages.
+    ///
+    /// # Errors
+    /// Those of [`Region::create`].
+    pub fn create_watched(
+        path: &Path,
+        len: u64,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Self, RegionError> {
         let os = |action| move |source| RegionError::Os { action, path: path.into(), source };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| match e {
             Errno::EXIST => RegionError::Exists { path: path.into() },
             e => os("create")(e),
         })?;
-        let reserved = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
-        let region = reserved
-            .map_err(|e| match e {
-                Errno::NOSPC | Errno::FBIG => {
-                    RegionError::NoSpace { path: path.into(), bytes: len }
-                }
-                e => os("reserve")(e),
-            })
-            .and_then(|()| Self::map(fd, true, path));
+        let region = Self::fill(fd, len, path, on_progress);
         if region.is_err() {
             // The error says what went wrong; a file that cannot be removed adds nothing to it.
             let _ = rustix::fs::unlink(path);
@@ -136,14 +138,44 @@ impl Region {
         let os = |action| move |source| RegionError::Os { action, path: path.into(), source };
         let fd =
             rustix::fs::memfd_create("loch-region", MemfdFlags::CLOEXEC).map_err(os("create"))?;
-        let reserved = rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
-        reserved.map_err(|e| match e {
-            Errno::NOSPC | Errno::FBIG | Errno::NOMEM => {
-                RegionError::NoSpace { path: path.into(), bytes: len }
-            }
-            e => os("reserve")(e),
+        Self::fill(fd, len, path, &|_| ())
+    }
+
+    /// Gives an empty file `len` bytes with all their blocks, and maps it.
+    fn fill(
+        fd: OwnedFd,
+        len: u64,
+        path: &Path,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Self, RegionError> {
+        let os = |action| move |source| RegionError::Os { action, path: path.into(), source };
+        let no_space = || RegionError::NoSpace { path: path.into(), bytes: len };
+        let reserve = |fd: BorrowedFd<'_>| {
+            rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len).map_err(|e| match e {
+                Errno::NOSPC | Errno::FBIG | Errno::NOMEM => no_space(),
+                e => os("reserve")(e),
+            })
+        };
+        let system = rustix::fs::fstatfs(&fd).map_err(os("stat"))?;
+        if len < LONG_BYTES_MIN || system.f_type as u64 != TMPFS_MAGIC {
+            reserve(fd.as_fd())?;
+            return Self::map(fd, true, path);
+        }
+        // The pages come first, since they are made by all cores and large. A file system that has
+        // no room for them all is not filled in vain; without a bound it says that it has 0 blocks.
+        let room = system.f_bavail.saturating_mul(system.f_bsize as u64);
+        if system.f_blocks > 0 && room < len {
+            return Err(no_space());
+        }
+        rustix::fs::ftruncate(&fd, len).map_err(|e| match e {
+            Errno::FBIG => no_space(),
+            e => os("extend")(e),
         })?;
-        Self::map(fd, true, path)
+        let mut region = Self::map(fd, true, path)?;
+        region.pages = region.wanted(true).make(on_progress);
+        // What has no page yet gets one now, or the error that an access would get as a signal.
+        reserve(region.fd())?;
+        Ok(region)
     }
 
     /// Maps an existing file.
@@ -201,23 +233,26 @@ impl Region {
             return Err(os("map")(e));
         }
         let base = NonNull::new(base.cast()).expect("inside a reservation that is not at null");
-        Ok(Self { base, len, writable, reservation, fd })
+        Ok(Self { base, len, writable, pages: None, reservation, fd })
     }
 
     /// Asks the kernel to back the region with huge pages and to enter all pages into this
-    /// process's page tables, so that the first accesses do not fault one by one.
+    /// process's page tables, so that the first accesses do not fault one by one. All cores work at
+    /// it. A long region that this process has made has its pages already.
     pub fn populate(&self) -> Pages {
-        let (start, len) = (self.base.as_ptr().cast::<c_void>(), self.len as usize);
-        // SAFETY: the range is our own mapping, and the advice changes no contents: it only asks
-        // for larger pages. rustix does not know this advice.
-        let huge = unsafe { libc::madvise(start, len, libc::MADV_COLLAPSE) } == 0;
-        let populate =
-            if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-        // SAFETY: the range is our own mapping, and populating changes no contents.
-        if let Err(error) = unsafe { rustix::mm::madvise(start, len, populate) } {
-            tracing::debug!(%error, "page tables are filled on first access");
-        }
-        if huge { Pages::Huge } else { Pages::Base }
+        self.populate_watched(&|_| ())
+    }
+
+    /// Like [`Region::populate`], and tells `on_progress` how many bytes are done.
+    pub fn populate_watched(&self, on_progress: OnProgress<'_>) -> Pages {
+        let made = self.pages.or_else(|| self.wanted(false).make(on_progress));
+        made.unwrap_or(Pages::Base)
+    }
+
+    fn wanted(&self, is_new: bool) -> Wanted {
+        // SAFETY: the mapping is our own and stays until drop, and nobody keeps the value longer
+        // than the call in which it is made.
+        unsafe { Wanted::new(self.base.as_ptr(), self.len, is_new, self.writable) }
     }
 
     /// Bytes mapped.
@@ -320,6 +355,40 @@ mod tests {
         let error = Region::create(&path, 1 << 50).unwrap_err();
         assert!(matches!(error, RegionError::NoSpace { bytes, .. } if bytes == 1 << 50), "{error}");
         assert!(!path.exists());
+    }
+
+    /// A long region gets its pages from many threads and in another order than a short one.
+    #[test]
+    fn a_long_region_is_zeroed_and_has_all_its_pages_when_it_is_made() {
+        let path = Path::new("/dev/shm").join(format!("loch-long-{}", std::process::id()));
+        // Not a multiple of a huge page.
+        let len = 2 * LONG_BYTES_MIN + (1 << 20) + 4096;
+        let done = std::sync::atomic::AtomicU64::new(0);
+        let made = Region::create_watched(&path, len, &|bytes| {
+            done.fetch_max(bytes, std::sync::atomic::Ordering::Relaxed);
+        });
+        let _ = std::fs::remove_file(&path);
+        let region = made.unwrap();
+        assert_eq!(done.into_inner(), len, "progress ends with the whole region");
+        let blocks = rustix::fs::fstat(&region.fd).unwrap().st_blocks as u64;
+        assert!(blocks * 512 >= len, "{blocks} blocks: an access could fail");
+        let mut page = [1; 4096];
+        for offset in (0..len).step_by(page.len()) {
+            region.copy_out(offset, &mut page);
+            assert_eq!(page, [0; 4096], "at {offset:#x}");
+        }
+        let pages = region.populate_watched(&|_| panic!("the pages are there already"));
+        assert_eq!(Some(pages), region.pages);
+    }
+
+    /// Pages that cannot be had are an answer of the kernel, where an access would be a signal.
+    #[test]
+    fn a_kernel_that_refuses_pages_does_not_end_the_process() {
+        let region = Region::anonymous(2 * LONG_BYTES_MIN).unwrap();
+        rustix::fs::ftruncate(&region.fd, LONG_BYTES_MIN).unwrap();
+        for is_new in [true, false] {
+            assert_eq!(region.wanted(is_new).make(&|_| ()), None);
+        }
     }
 
     /// The message with which `work` panics.

@@ -99,7 +99,8 @@ impl Cluster {
     /// last clone of the cluster and the last of its tables.
     ///
     /// # Errors
-    /// [`Error::Config`] if the configuration cannot be laid out, [`Error::NoSpace`].
+    /// [`Error::Config`] if the configuration cannot be laid out, [`Error::NoSpace`],
+    /// [`Error::HostMemory`].
     pub fn embedded(config: EmbeddedConfig) -> Result<Self> {
         Ok(Self {
             home: 0,

@@ -17,6 +17,7 @@ pub(crate) mod attacher;
 pub(crate) mod functions;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+pub(crate) mod host_memory;
 pub(crate) mod region;
 pub(crate) mod scrubber;
 pub(crate) mod sessions;
@@ -66,6 +67,7 @@ use control_client::ControlClient;
 use listener::Listener;
 use network::NodeNetwork;
 use plan::NodePlan;
+use preparing::Progress;
 use region::OwnedRegion;
 use scrubber::{ClusterAccess, MappedAccess, Scrubber};
 use server::{NodeState, Server, StopSwitch};
@@ -130,8 +132,8 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::NoSuchEngine`]; [`Error::SocketInUse`], [`Error::RegionInUse`];
-    /// [`Error::NoSpace`], [`Error::NoMemory`]; [`Error::NotPrivate`], [`Error::RegionMismatch`],
-    /// [`Error::RegionDamaged`] (the region is left as it is).
+    /// [`Error::NoSpace`], [`Error::HostMemory`], [`Error::NoMemory`]; [`Error::NotPrivate`],
+    /// [`Error::RegionMismatch`], [`Error::RegionDamaged`] (the region is left as it is).
     pub fn start(config: NodeConfig) -> Result<Self> {
         let mut plan = NodePlan::new(&config)?;
         if let Some(network) = plan.network.take() {
@@ -310,29 +312,25 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, P
     check_private(slice::from_ref(&plan.plan), host_bytes())?;
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
     let listener = Listener::open(&plan.socket)?;
-    let (region, pages) =
-        preparing::serve_refusals(&listener, plan.plan.header.region_bytes, || {
-            let mut region = region::acquire(&plan.region, &plan.plan)?;
-            // A start that fails keeps data that was there before.
-            region.in_vain = ephemeral && !region.warm;
-            let pages = populate(&region);
-            Ok((region, pages))
-        })?;
+    let bytes = plan.plan.header.region_bytes;
+    let (region, pages) = preparing::serve_refusals(&listener, bytes, || {
+        let progress = Progress::new(bytes);
+        let tell = |done| progress.tell(done);
+        let mut region = region::acquire(&plan.region, &plan.plan, &tell)?;
+        // A start that fails keeps data that was there before.
+        region.in_vain = ephemeral && !region.warm;
+        // Entered now, pages need not be entered by the kernel at an access.
+        let pages = region.region.populate_watched(&tell);
+        tracing::info!(
+            region = %region.path.display(),
+            bytes,
+            ?pages,
+            took_ms = progress.elapsed().as_millis() as u64,
+            "the region is mapped"
+        );
+        Ok((region, pages))
+    })?;
     Ok((listener, region, pages))
-}
-
-/// Enters the region's pages, so that the kernel does not do it at a client's first access.
-fn populate(region: &OwnedRegion) -> Pages {
-    let begun = Instant::now();
-    let pages = region.region.populate();
-    tracing::info!(
-        region = %region.path.display(),
-        bytes = region.region.len(),
-        ?pages,
-        took_ms = begun.elapsed().as_millis() as u64,
-        "the region is mapped"
-    );
-    pages
 }
 
 fn read(name: &str, socket: &Path, owned: &OwnedRegion) -> Result<Member> {

@@ -1,4 +1,5 @@
-//! The replies to clients that come while the node prepares its memory.
+//! What others learn while the node prepares its memory: lines in its log if it takes long, and the
+//! replies to clients.
 //!
 //! A node listens before its memory is there, so that no other node takes its socket. Until the
 //! server begins, a thread accepts every connection, says that the node prepares, and closes the
@@ -6,7 +7,8 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -19,6 +21,46 @@ use loch_engines::size::InWords;
 
 /// How long a client has to say hello. After that it is answered all the same.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A line tells of the progress each time that this has passed.
+const PROGRESS_EVERY_S: u64 = 2;
+
+/// How far the memory is prepared.
+pub(super) struct Progress {
+    bytes: u64,
+    begun: Instant,
+    /// The seconds after `begun` from which on the next line is due.
+    due_s: AtomicU64,
+}
+
+impl Progress {
+    /// Begins with none of `bytes`.
+    pub fn new(bytes: u64) -> Self {
+        Self { bytes, begun: Instant::now(), due_s: AtomicU64::new(PROGRESS_EVERY_S) }
+    }
+
+    /// The time since the beginning.
+    pub fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Logs that `done` bytes are prepared, if a line is due.
+    pub fn tell(&self, done: u64) {
+        if self.is_due(self.begun.elapsed().as_secs()) {
+            let percent = (done as u128 * 100 / self.bytes.max(1) as u128) as u64;
+            let all = InWords(self.bytes);
+            tracing::info!("the node prepares its memory: {percent} % of {all} is ready");
+        }
+    }
+
+    /// Returns to one thread, once a period, that a line is due.
+    fn is_due(&self, elapsed_s: u64) -> bool {
+        let due = self.due_s.load(Ordering::Relaxed);
+        let next = elapsed_s + PROGRESS_EVERY_S;
+        elapsed_s >= due
+            && self.due_s.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
 
 /// Runs `work`, which prepares `bytes` of memory, and answers clients meanwhile.
 ///
@@ -79,11 +121,20 @@ fn refuse(stream: &mut UnixStream, refusal: &[u8]) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Instant;
+    use std::sync::atomic::AtomicBool;
 
     use super::*;
     use crate::session::connection::Connection;
+
+    #[test]
+    fn a_start_of_more_than_two_seconds_tells_of_its_progress_every_two_seconds() {
+        let progress = Progress::new(16 << 30);
+        let due: Vec<u64> = (0..9).filter(|second| progress.is_due(*second)).collect();
+        assert_eq!(due, [2, 4, 6, 8]);
+        assert!(!progress.is_due(8), "another thread has told of it");
+        let late = Progress::new(16 << 30);
+        assert!(late.is_due(7) && !late.is_due(8) && late.is_due(9), "one line for a long step");
+    }
 
     #[test]
     fn a_client_that_comes_while_a_node_prepares_is_told_so() {

@@ -24,11 +24,12 @@ use std::sync::atomic::Ordering;
 use loch_engines::error::LayoutError;
 use loch_engines::region::{DIRECTORY_OFFSET, Header, INCARNATION_OFFSET, LAYOUT_VERSION};
 use loch_engines::registry::Map;
-use loch_fabric::shm::{Region, RegionError};
+use loch_fabric::shm::{OnProgress, Region, RegionError, TMPFS_MAGIC};
 use loch_fabric::{RegionId, RemoteAddr};
 use rustix::fs::RenameFlags;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::host_memory::check_host;
 use super::lock::lock_within;
 use crate::layout::config::prepare_folder;
 use crate::layout::memory::{of_region, read_layout};
@@ -68,16 +69,20 @@ const TRIES: usize = 16;
 /// The numbers at which the sessions of a region may begin: the lower half of all numbers.
 const FIRST_SESSION_MASK: u64 = (1 << 39) - 1;
 
-/// Takes over the region at `path`, or makes it.
+/// Takes over the region at `path`, or makes it, and then tells how many bytes have their pages.
 ///
 /// # Errors
 /// [`Error::RegionInUse`], [`Error::RegionMismatch`], [`Error::RegionDamaged`], [`Error::NoSpace`],
 /// [`Error::NotPrivate`].
-pub(super) fn acquire(path: &Path, plan: &Plan) -> Result<OwnedRegion> {
+pub(super) fn acquire(
+    path: &Path,
+    plan: &Plan,
+    on_progress: OnProgress<'_>,
+) -> Result<OwnedRegion> {
     for _ in 0..TRIES {
         let owned = match private::open(path, FIELD)? {
             Some(file) => take_over(path, file, plan)?,
-            None => create(path, plan)?,
+            None => create(path, plan, on_progress)?,
         };
         if let Some(owned) = owned {
             return Ok(owned);
@@ -153,9 +158,9 @@ fn check_length(file: &File, bytes: u64, path: &Path) -> Result<()> {
 
 /// Makes the file under another name and renames it. Returns `None` if another file has appeared
 /// meanwhile.
-fn create(path: &Path, plan: &Plan) -> Result<Option<OwnedRegion>> {
+fn create(path: &Path, plan: &Plan, on_progress: OnProgress<'_>) -> Result<Option<OwnedRegion>> {
     let new = unfinished(path);
-    let region = match Region::create(&new, plan.header.region_bytes) {
+    let region = match Region::create_watched(&new, plan.header.region_bytes, on_progress) {
         Err(RegionError::Exists { .. }) => {
             remove_stale(&new)?;
             return Ok(None);
@@ -252,7 +257,7 @@ fn lock(file: &File, path: &Path) -> Result<bool> {
 /// Checks that there is a region, or room for it, before tens of gigabytes are filled in vain.
 ///
 /// # Errors
-/// [`Error::NoSpace`], [`Error::NotPrivate`].
+/// [`Error::NoSpace`], [`Error::HostMemory`], [`Error::NotPrivate`].
 pub(super) fn check_space(path: &Path, bytes: u64) -> Result<()> {
     prepare_folder(path, FIELD)?;
     if private::open(path, FIELD)?.is_some() {
@@ -260,11 +265,13 @@ pub(super) fn check_space(path: &Path, bytes: u64) -> Result<()> {
     }
     remove_stale(&unfinished(path))?;
     let dir = path.parent().unwrap_or(Path::new("/"));
-    let stat = rustix::fs::statvfs(dir).map_err(Error::os("stat", dir))?;
-    if stat.f_bavail.saturating_mul(stat.f_frsize) < bytes {
+    let system = rustix::fs::statfs(dir).map_err(Error::os("stat", dir))?;
+    // A file system in memory may have no bound of its own: then it has 0 blocks.
+    let room = system.f_bavail.saturating_mul(system.f_bsize as u64);
+    if system.f_blocks > 0 && room < bytes {
         return Err(Error::NoSpace { path: path.into(), size: ByteSize::new(bytes) });
     }
-    Ok(())
+    if system.f_type as u64 == TMPFS_MAGIC { check_host(bytes) } else { Ok(()) }
 }
 
 fn in_use(path: &Path) -> Error {
