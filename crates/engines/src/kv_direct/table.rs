@@ -254,7 +254,8 @@ impl Engine for KvDirect {
         let Service { workers: of_node, window, sessions_per_node, replies, .. } = bare;
         let service = super::service(of_node, window, sessions_per_node, packet_bytes, item_max)?;
         let area = Area::new(Service { replies, ..service }, room.nodes)?;
-        let bytes = budget.left(area.bytes().next_multiple_of(TABLE_ALIGN_BYTES))? / workers;
+        let left = budget.left(area.bytes().next_multiple_of(TABLE_ALIGN_BYTES))?;
+        let bytes = (left / workers).min(storage::Plan::BYTES_MAX);
         let partition = PartitionShape::declared(options, bytes)?;
         partition.plan(value_bytes_max)?;
         let params = TableParams {

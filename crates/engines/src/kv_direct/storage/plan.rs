@@ -43,6 +43,9 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The most bytes of memory that a processor can have.
+    pub const BYTES_MAX: u64 = (PLACES_MAX / LINE_PLACES) as u64 * LINE_BYTES as u64;
+
     /// Divides the memory. An incomplete last line is not used.
     ///
     /// # Errors
@@ -51,7 +54,7 @@ impl Plan {
         let wrong = |what: String| Err(LayoutError::Geometry(what));
         let Options { bytes, index_ratio, inline_bytes_max, value_bytes_max, .. } = *options;
         let line_bytes = LINE_BYTES as u64;
-        let most = u64::from(PLACES_MAX / LINE_PLACES) * line_bytes;
+        let most = Self::BYTES_MAX;
         if !(2 * line_bytes..=most).contains(&bytes) {
             return wrong(format!(
                 "a processor has {bytes} bytes of memory, it may have {} to {most}",
