@@ -255,4 +255,7 @@ pub struct Sizes {
     pub index_bytes: u64,
     /// Bytes for values.
     pub data_bytes: u64,
+    /// Entries are rounded up to multiples of this number of bytes, where they have addresses in
+    /// such units; else 0.
+    pub grain_bytes: u64,
 }

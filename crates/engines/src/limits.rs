@@ -9,10 +9,11 @@ pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 /// Bytes of the longest value a table takes unless it is declared otherwise.
 pub const VALUE_BYTES_DEFAULT: u64 = 64 << 20;
 
-/// Bytes of one node's data table: 30 bits of index at 16 bytes.
-pub const DATA_TABLE_BYTES_MAX: u64 = 16 << 30;
+/// Bytes of one node's data table.
+pub const DATA_TABLE_BYTES_MAX: u64 = 16 << 40;
 
-/// Entries start at multiples of this number of bytes.
+/// Entries start at multiples of this number of bytes; in data tables whose addresses need more
+/// bits than an index entry has, at multiples of a larger power of two.
 pub const GRAIN_BYTES: u64 = 16;
 
 /// Bytes of a chunk, the unit in which clients lease memory.
@@ -52,6 +53,14 @@ pub const LOOKS_MAX: usize = 64;
 
 /// Slabs swept for retired entries before new memory is leased.
 pub const SWEEP_SLABS: usize = 4;
+
+/// Chunk descriptors that a search for a slab reads at a time: those of 1 GiB. The next search goes
+/// on where this one found its slab, so its cost does not grow with the data table.
+pub const SEARCH_CHUNKS: u64 = 16 << 10;
+
+/// Searches of this many descriptors are made for an abandoned slab with room in it, before free
+/// chunks are taken instead.
+pub const SEARCHES_FOR_ROOM: u64 = 4;
 
 /// How long an insert waits for another client's tentative entry before it removes it. Liveness
 /// only: removing it early costs the other client a retry, never a result.

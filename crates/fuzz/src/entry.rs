@@ -23,7 +23,7 @@ pub fn entry(bytes: &[u8]) {
     let Some(shape) = shape(&mut input, options.unwrap_or_default()) else {
         return;
     };
-    let classes = Classes::new(shape.geometry.data_bytes());
+    let classes = Classes::new(shape.geometry.data_bytes(), shape.bits.grain_bytes());
     let codec = Codec::new(shape.bits, shape.options.filter_bits);
     for _ in 0..4 {
         index_word(&codec, Ite(input.u64()));
@@ -41,7 +41,7 @@ fn shape(input: &mut Input<'_>, options: Options) -> Option<Shape> {
         options: options.to_bits(),
         shards_per_node: 1,
         buckets_per_shard: 4,
-        chunks: 16 << input.below(15),
+        chunks: 16 << input.below(25),
         value_bytes_max: 1 << 20,
         seed: 0,
     };
@@ -129,9 +129,9 @@ fn data_entry(classes: &Classes, shape: &Shape, bytes: &[u8]) {
     assert!(class.entry_bytes >= header.entry_len() as u64, "{class:?}");
     assert_eq!(classes.by_id(class.id, class.chunks), Some(class));
     // It may be said to start anywhere; where that is, if it is an entry, is said in one way.
-    for idx in [0, 8, header.version as u32, header.generation as u32] {
-        let place = Place { dti: 0, idx };
-        if (idx as u64) << 4 < shape.geometry.data_bytes()
+    for offset in [0, 128, header.version, header.generation] {
+        let place = Place { dti: 0, offset };
+        if offset < shape.geometry.data_bytes()
             && let Some(entry) = class.entry(place)
         {
             assert_eq!(class.place(entry), place, "{class:?}");
@@ -139,6 +139,6 @@ fn data_entry(classes: &Classes, shape: &Shape, bytes: &[u8]) {
     }
     let key = bytes.get(dte::HEADER_BYTES..header.value_at()).unwrap_or_default();
     let value = bytes.get(header.value_at()..header.entry_len()).unwrap_or_default();
-    let sums = header.checksum_of(Place { dti: 0, idx: 0 }, key, value);
-    assert_eq!(sums & dte::LOW_HALF, header.key_sum(Place { dti: 0, idx: 0 }, key));
+    let sums = header.checksum_of(Place { dti: 0, offset: 0 }, key, value);
+    assert_eq!(sums & dte::LOW_HALF, header.key_sum(Place { dti: 0, offset: 0 }, key));
 }

@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as Sheet};
+use loch::limits::GRAIN_BYTES;
 use loch::{NodeInfo, TableInfo, TableProtocol, Usage};
 use serde::Serialize;
 
@@ -138,8 +139,14 @@ impl<'a> TableStats<'a> {
             0 => String::new(),
             ways => format!(" ({ways} ways of {})", info.bucket_slots),
         };
+        let grain = match info.grain_bytes {
+            0..=GRAIN_BYTES => String::new(),
+            bytes => format!(
+                ", entries in units of {bytes} bytes (half of one is lost in an entry on average)"
+            ),
+        };
         format!(
-            "table {:?}: engine {}{work}, {} entries in {} slots{buckets}, values up to {}",
+            "table {:?}: engine {}{work}, {} entries in {} slots{buckets}, values up to {}{grain}",
             info.name,
             info.engine,
             self.entries,

@@ -174,5 +174,6 @@ pub(crate) fn sizes(map: &TableMap) -> Sizes {
         index_slots: geometry.index_slots(),
         index_bytes: geometry.index_bytes() * nodes,
         data_bytes: geometry.data_bytes() * nodes,
+        grain_bytes: map.shape.bits.grain_bytes(),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use loch_engines::epoch::Session;
-use loch_engines::nessie::geometry::{Geometry, Options, Protocol};
+use loch_engines::nessie::geometry::{Bits, Geometry, Options, Protocol};
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{CacheLimits, Client, published};
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
@@ -29,6 +29,10 @@ pub struct Plan {
     pub protocol: Protocol,
     /// An index of one shard with this many buckets, however few.
     pub tiny_index: Option<u32>,
+    /// Memory is taken as it is touched, so that a table can be larger than the host.
+    pub sparse: bool,
+    /// The data tables have addresses as if they had so many bytes.
+    pub addresses_of: Option<u64>,
 }
 
 impl Default for Plan {
@@ -42,6 +46,8 @@ impl Default for Plan {
             options: Options::default(),
             protocol: Protocol::Loch,
             tiny_index: None,
+            sparse: false,
+            addresses_of: None,
         }
     }
 }
@@ -55,13 +61,23 @@ impl TestCluster {
         if let Some(buckets) = plan.tiny_index {
             (geometry.shards_per_node, geometry.buckets_per_shard) = (1, buckets);
         }
-        let shape = geometry.with_protocol(plan.protocol).validate().unwrap();
+        let mut shape = geometry.with_protocol(plan.protocol).validate().unwrap();
+        if let Some(bytes) = plan.addresses_of {
+            shape.bits = Bits::new(shape.bits.candidates, nodes, bytes);
+        }
         let table =
             (SESSIONS_OFFSET + SESSIONS as u64 * SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
-        let dir = tempfile::tempdir().unwrap();
+        let dir = if plan.sparse { tempfile::tempdir_in("/dev/shm") } else { tempfile::tempdir() };
+        let dir = dir.unwrap();
         let region = |n| {
             let path = dir.path().join(format!("{n}"));
-            let region = Region::create(&path, table + shape.bytes()).unwrap();
+            let bytes = table + shape.bytes();
+            if plan.sparse {
+                #[allow(clippy::disallowed_types, reason = "a region without pages")]
+                std::fs::File::create_new(&path).unwrap().set_len(bytes).unwrap();
+                return Arc::new(Region::open(&path, true).unwrap());
+            }
+            let region = Region::create(&path, bytes).unwrap();
             if shape.bytes() > 1 << 28 {
                 region.populate();
             }

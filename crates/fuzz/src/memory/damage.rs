@@ -92,8 +92,8 @@ fn place(input: &mut Input<'_>, map: &TableMap, run: &Run, area: u8) -> RemoteAd
             let word = Ite(load(run, index_word(input, map)));
             let place = map.codec.place(word);
             let base = map.data_base(place.dti & 1).expect("there are two data tables");
-            let grains = map.shape.geometry.data_bytes() / 16 - 8;
-            base.add((place.idx as u64 % grains) * 16 + input.byte() as u64 % 8 * 8)
+            let words = map.shape.geometry.data_bytes() / 8 - 8;
+            base.add(place.offset / 8 % words * 8 + input.byte() as u64 % 8 * 8)
         }
         12 => {
             let words = SESSIONS as u64 * SESSION_BYTES / 8;

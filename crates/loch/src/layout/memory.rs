@@ -214,7 +214,8 @@ impl TableView {
 
     /// The description of the table for users.
     fn info(&self) -> TableInfo {
-        let Sizes { ways, bucket_slots, index_slots, index_bytes, data_bytes } = self.parts.sizes();
+        let Sizes { ways, bucket_slots, index_slots, index_bytes, data_bytes, grain_bytes } =
+            self.parts.sizes();
         let params = &self.entry.params;
         let shape = self.nessie().map(|map| map.shape);
         let protocol = shape.map(|shape| TableProtocol::from(shape.protocol));
@@ -225,6 +226,7 @@ impl TableView {
             index_slots,
             index_bytes,
             data_bytes,
+            grain_bytes,
             value_bytes_max: params.value_bytes_max,
             ways,
             bucket_slots,

@@ -29,6 +29,9 @@ pub struct TableInfo {
     pub index_bytes: u64,
     /// The bytes of its data tables, over all nodes.
     pub data_bytes: u64,
+    /// The unit of the addresses of its entries, to which they are rounded up; 0 if they have no
+    /// such unit. It is larger in tables that are too large for a small one.
+    pub grain_bytes: u64,
 }
 
 impl TableInfo {

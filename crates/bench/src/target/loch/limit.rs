@@ -15,7 +15,6 @@ use std::time::Instant;
 
 use loch::lanes::block_on;
 use loch_engines::EngineError;
-use loch_engines::limits::GRAIN_BYTES;
 use loch_engines::nessie::dte::{Header, head_bytes};
 use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::ite::Ite;
@@ -163,7 +162,7 @@ fn place(map: &TableMap, word: u64) -> RemoteAddr {
     // A word that names no table leads nowhere, and the fabric says so.
     let nowhere = RemoteAddr::new(map.region_of(0), 1 << 55);
     let base = map.data_base(place.dti).unwrap_or(nowhere);
-    base.add(u64::from(place.idx) * GRAIN_BYTES)
+    base.add(place.offset)
 }
 
 /// From slots to entries, all of the same length.

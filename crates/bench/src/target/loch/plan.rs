@@ -12,7 +12,7 @@ use loch::limits::{DATA_TABLE_BYTES_MAX, NODES_MAX, SESSIONS_DEFAULT, SESSIONS_M
 use loch::{ByteSize, FabricKind, NodeConfig, TableConfig, WorkersConfig};
 use loch_engines::limits::{CHUNK_BYTES, WORKER_LANES};
 use loch_engines::nessie::dte::head_bytes;
-use loch_engines::nessie::geometry::Protocol;
+use loch_engines::nessie::geometry::{Bits, Protocol};
 use loch_engines::nessie::options::LayoutOptions;
 use loch_engines::nessie::slab::Classes;
 use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
@@ -299,9 +299,13 @@ fn data_bytes_a_node(spec: &Spec, protocol: Protocol, room: Room) -> u64 {
     let entry_bytes = head_bytes(protocol) + spec.key_size + spec.value_size;
     let records = spec.records.div_ceil(spec.nodes.into());
     let mut bytes = records.saturating_mul(entry_bytes as u64);
+    let candidates = u32::from(spec.table.ways) * u32::from(spec.table.bucket_slots);
+    let nodes = u16::try_from(spec.nodes).unwrap_or(u16::MAX);
     let headroom = if room.clients > 1 { HEADROOM_OF_MANY_PERCENT } else { HEADROOM_PERCENT };
     for _ in 0..2 {
-        let class = Classes::new(bytes.min(DATA_TABLE_BYTES_MAX)).of(entry_bytes);
+        let planned = bytes.min(DATA_TABLE_BYTES_MAX);
+        let grain_bytes = Bits::new(candidates, nodes, planned).grain_bytes();
+        let class = Classes::new(planned, grain_bytes).of(entry_bytes);
         let slab_bytes = u64::from(class.chunks) * CHUNK_BYTES;
         let slabs = records.div_ceil(class.entries.into());
         let in_flight = room.clients * (spec.lanes as u64).div_ceil(class.entries.into());

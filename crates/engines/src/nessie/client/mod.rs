@@ -42,6 +42,9 @@ pub struct Client<F: Fabric> {
     pub(super) looking: Cell<u32>,
     /// How often a lane has made room. A lane that found no room looks again if this has changed.
     pub(super) rooms: Cell<u64>,
+    /// The parts of the chunk table at which the next searches for a slab begin: for each kind of
+    /// search, for short and for long entries.
+    pub(super) search_at: [[Cell<u64>; 2]; 3],
     pub(super) cache: Option<RefCell<Cache>>,
     /// Whether buckets are read one after the other, and checked only by generation: where a round
     /// trip is cheap. Otherwise all buckets are read in one doorbell.
@@ -138,6 +141,7 @@ impl<F: Fabric> Client<F> {
             waits: RefCell::default(),
             looking: Cell::new(0),
             rooms: Cell::new(0),
+            search_at: Default::default(),
             spare: SpareBuffers::default(),
             batch: Cell::default(),
             counts: Counts::default(),

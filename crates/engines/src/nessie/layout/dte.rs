@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::geometry::Protocol;
 use super::ite::Place;
-use crate::limits::KEY_BYTES_MAX;
+use crate::limits::{GRAIN_BYTES, KEY_BYTES_MAX};
 use crate::operation::Value;
 
 /// Bytes of the header.
@@ -177,7 +177,11 @@ impl Header {
         let mut digest = crc_fast::Digest::new(CRC);
         digest.update(&self.as_bytes()[..24]);
         digest.update(&[place.dti]);
-        digest.update(&place.idx.to_le_bytes());
+        let [low, high] = [0, 32].map(|shift| ((place.offset / GRAIN_BYTES) >> shift) as u32);
+        digest.update(&low.to_le_bytes());
+        if high > 0 {
+            digest.update(&high.to_le_bytes());
+        }
         digest.update(expiry_and_key);
         digest.finalize() & LOW_HALF
     }
@@ -236,14 +240,18 @@ mod tests {
 
         #[test]
         fn the_checksum_notices_any_changed_byte(at in 0usize..40, flip in 1u8..) {
-            let (place, key, value) = (Place { dti: 1, idx: 9 }, [5u8; 6], [6u8; 10]);
+            let (place, key, value) = (Place { dti: 1, offset: 144 }, [5u8; 6], [6u8; 10]);
             let h = Header::new(7, 8, 6, 10, 0);
             let good = h.checksum_of(place, &key, &value);
             let mut bytes = [&h.as_bytes()[..24], &key, &value].concat();
             bytes[at] ^= flip;
             let changed = Header::read(&[&bytes[..24], &[0; 8]].concat()).unwrap();
             prop_assert_ne!(changed.checksum_of(place, &bytes[24..30], &bytes[30..]), good);
-            prop_assert_ne!(h.checksum_of(Place { dti: 2, idx: 9 }, &key, &value), good);
+            prop_assert_ne!(h.checksum_of(Place { dti: 2, ..place }, &key, &value), good);
+            for far in [16 << 10, 16 << 32, 16 << 39] {
+                let elsewhere = Place { offset: place.offset + far, ..place };
+                prop_assert_ne!(h.checksum_of(elsewhere, &key, &value), good);
+            }
         }
     }
 

@@ -10,11 +10,12 @@ use crate::limits::{
 };
 use crate::region::{SEED, Service, TABLE_ALIGN_BYTES, TableParams};
 
-/// Bits of the data table identifier: 256 data tables, so that a cluster can grow.
-pub const DTI_BITS: u32 = 8;
+/// The most bits of the data table identifier: 256 data tables.
+pub const DTI_BITS_MAX: u32 = 8;
 /// Filter bits of an index entry (nessie §6: seven).
 pub const FILTER_BITS: u32 = 7;
-/// The fewest generation bits a shape may leave.
+/// The fewest generation bits that a shape leaves: an entry's owner waits for a grace period each
+/// time that they start over.
 pub const GEN_BITS_MIN: u32 = 14;
 
 /// The bit of [`Geometry::options`] beside [`Options`] and [`Protocol`] that makes a table coupled.
@@ -176,29 +177,46 @@ pub struct Bits {
     pub dti_at: u32,
     /// First bit of the index.
     pub idx_at: u32,
+    /// The unit of the index, as an exponent: entries start at multiples of 2 to this many bytes.
+    pub grain_bits: u32,
 }
 
 impl Bits {
-    fn new(candidates: u32, data_bytes: u64) -> Self {
+    /// The fields for data tables of `data_bytes` on each of `nodes`.
+    ///
+    /// The address of an entry is its data table and its index. If they do not fit with a grain of
+    /// [`GRAIN_BYTES`], the identifier gives way first, down to what a cluster of twice the nodes
+    /// needs. That costs nothing. Then the grain grows, which rounds entries up.
+    pub fn new(candidates: u32, nodes: u16, data_bytes: u64) -> Self {
         // The state field enumerates kinds with their hop and candidate index (see `ite`): 2 + H
         // values for EMPTY, T and V, and H-1 times the candidates for each of F and C. H is at
         // least one, and larger if that costs no bit.
         let states = |hops: u32| 2 + hops + 2 * (hops - 1) * candidates;
         let state_bits = states(2).next_power_of_two().ilog2().max(5);
         let hops = (2..=4).rev().find(|h| states(*h) <= 1 << state_bits).expect("two hops fit");
-        let idx_bits = (data_bytes / GRAIN_BYTES).next_power_of_two().ilog2();
-        let idx_at = 64 - idx_bits;
         let gen_at = state_bits + FILTER_BITS;
-        let dti_at = idx_at - DTI_BITS;
+        let address_bits = 64 - gen_at - GEN_BITS_MIN;
+        let wanted = (data_bytes / GRAIN_BYTES).next_power_of_two().ilog2();
+        let dti_bits_min = (1 + u32::from(nodes).next_power_of_two().ilog2()).min(DTI_BITS_MAX);
+        let dti_bits = address_bits.saturating_sub(wanted).clamp(dti_bits_min, DTI_BITS_MAX);
+        let idx_bits = wanted.min(address_bits - dti_bits);
+        let idx_at = 64 - idx_bits;
+        let dti_at = idx_at - dti_bits;
         Self {
             candidates,
             hops,
             filter_at: state_bits,
             gen_at,
-            gen_bits: dti_at.saturating_sub(gen_at),
+            gen_bits: dti_at - gen_at,
             dti_at,
             idx_at,
+            grain_bits: GRAIN_BYTES.ilog2() + wanted - idx_bits,
         }
+    }
+
+    /// Entries start at multiples of this number of bytes, and take up multiples of it.
+    pub fn grain_bytes(&self) -> u64 {
+        1 << self.grain_bits
     }
 }
 
@@ -307,13 +325,7 @@ impl Geometry {
             return wrong(format!("options {:#x} are unknown", self.options));
         };
         let candidates = self.ways as u32 * self.bucket_slots as u32;
-        let bits = Bits::new(candidates, self.data_bytes());
-        if bits.gen_bits < GEN_BITS_MIN {
-            return wrong(format!(
-                "{} generation bits are left of an index entry, {GEN_BITS_MIN} are needed",
-                bits.gen_bits
-            ));
-        }
+        let bits = Bits::new(candidates, self.nodes, self.data_bytes());
         let coupled = self.options & COUPLED != 0;
         Ok(Shape { geometry: *self, options, protocol, coupled, bits })
     }
@@ -398,10 +410,51 @@ mod tests {
 
     #[test]
     fn the_default_shape_reaches_256_tables_of_16_gib() {
-        let shape = plan(20 << 30, 1 << 20, 3, 4);
-        assert_eq!(shape.geometry.data_bytes(), DATA_TABLE_BYTES_MAX);
-        let b = shape.bits;
-        assert_eq!((b.filter_at, b.gen_at, b.gen_bits, b.dti_at, b.idx_at), (5, 12, 14, 26, 34));
+        for nodes in [1, 3, 256] {
+            let b = Bits::new(12, nodes, 16 << 30);
+            let fields = (b.filter_at, b.gen_at, b.gen_bits, b.dti_at, b.idx_at, b.grain_bits);
+            assert_eq!(fields, (5, 12, 14, 26, 34, 4), "tables that are there keep their words");
+        }
+    }
+
+    /// The table of docs/memory-layout.md.
+    #[test]
+    fn the_grain_of_a_large_table_is_the_documented_one() {
+        let largest = |nodes: u16, grain: u64| {
+            let fits = |bits: &u32| Bits::new(12, nodes, 1 << bits).grain_bytes() <= grain;
+            let gib = (30..=44).rev().find(fits).map(|bits| 1u64 << (bits - 30));
+            gib.unwrap_or_default()
+        };
+        let tib = 1 << 10;
+        for (nodes, of_16, of_64, of_128) in [
+            (1, 2 * tib, 8 * tib, 16 * tib),
+            (2, tib, 4 * tib, 8 * tib),
+            (4, 512, 2 * tib, 4 * tib),
+            (8, 256, tib, 2 * tib),
+            (16, 128, 512, tib),
+            (64, 32, 128, 256),
+            (256, 16, 64, 128),
+        ] {
+            let seen = (largest(nodes, 16), largest(nodes, 64), largest(nodes, 128));
+            assert_eq!(seen, (of_16, of_64, of_128), "{nodes} nodes");
+        }
+        assert_eq!(Bits::new(12, 256, DATA_TABLE_BYTES_MAX).grain_bytes(), 16 << 10);
+    }
+
+    #[test]
+    fn no_table_is_too_large_for_an_index_entry() {
+        for candidates in [2, 3, 6, 8, 12, 16] {
+            for nodes in 1..=NODES_MAX as u16 {
+                for bytes in (16..=44).flat_map(|bits| [1u64 << bits, (1 << bits) - CHUNK_BYTES]) {
+                    let b = Bits::new(candidates, nodes, bytes);
+                    let dti_bits = b.idx_at - b.dti_at;
+                    assert!(b.gen_at + b.gen_bits == b.dti_at && b.gen_bits >= GEN_BITS_MIN);
+                    assert!(1 << dti_bits >= nodes && dti_bits <= DTI_BITS_MAX, "{nodes} {bytes}");
+                    assert!((bytes.max(1) - 1) >> b.grain_bits >> (64 - b.idx_at) == 0, "{bytes}");
+                    assert!(b.grain_bytes() <= CHUNK_BYTES / 2);
+                }
+            }
+        }
     }
 
     #[test]

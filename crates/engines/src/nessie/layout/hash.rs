@@ -48,7 +48,7 @@ impl TableMap {
             .collect();
         Self {
             codec: Codec::new(shape.bits, shape.options.filter_bits),
-            classes: Classes::new(geometry.data_bytes()),
+            classes: Classes::new(geometry.data_bytes(), shape.bits.grain_bytes()),
             shards,
             tables: nodes.iter().map(|n| n.0).collect(),
             data: nodes.iter().map(|n| n.0.add(shape.data_offset())).collect(),

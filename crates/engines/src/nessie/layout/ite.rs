@@ -1,8 +1,8 @@
 //! The index table entry: the 64 bits that say what a slot holds (nessie §4.1.1).
 //!
 //! An entry is EMPTY, with a tag that never repeats in its slot, or it names a data table entry by
-//! data table, index and generation. It then also carries a state and filter bits of the key's
-//! hash:
+//! data table, index and generation. The index counts grains, the unit at whose multiples entries
+//! start. The word then also carries a state and filter bits of the key's hash:
 //!
 //! * **T**, tentative: an insert that is not decided. It is invisible. Only its owner may commit
 //!   it; any client may remove it.
@@ -54,8 +54,8 @@ pub enum State {
 pub struct Place {
     /// The data table.
     pub dti: u8,
-    /// Offset in the data table, in grains of 16 bytes.
-    pub idx: u32,
+    /// Bytes from the data table's first, a multiple of its grain.
+    pub offset: u64,
 }
 
 /// Reads and writes words of one shape.
@@ -66,6 +66,10 @@ pub struct Codec {
     filter_mask: u64,
     /// The mask of the filter bits at their place in a word.
     filter_field: u64,
+    /// Where a word has the offset of its entry: shifted by this, without the bits below a grain.
+    offset_at: u32,
+    offset_mask: u64,
+    dti_mask: u8,
 }
 
 const EMPTY: u64 = 0;
@@ -81,6 +85,9 @@ impl Codec {
             state_mask: (1 << bits.filter_at) - 1,
             filter_mask,
             filter_field: filter_mask << bits.filter_at,
+            offset_at: bits.idx_at - bits.grain_bits,
+            offset_mask: !(bits.grain_bytes() - 1),
+            dti_mask: ((1u32 << (bits.idx_at - bits.dti_at)) - 1) as u8,
         }
     }
 
@@ -104,7 +111,7 @@ impl Codec {
             | filter
             | generation << self.bits.gen_at
             | (place.dti as u64) << self.bits.dti_at
-            | (place.idx as u64) << self.bits.idx_at)
+            | place.offset << self.offset_at)
     }
 
     /// A word for the same entry in another state.
@@ -191,7 +198,10 @@ impl Codec {
     /// The entry that the word names.
     #[inline(always)]
     pub fn place(&self, word: Ite) -> Place {
-        Place { dti: (word.0 >> self.bits.dti_at) as u8, idx: (word.0 >> self.bits.idx_at) as u32 }
+        Place {
+            dti: (word.0 >> self.bits.dti_at) as u8 & self.dti_mask,
+            offset: word.0 >> self.offset_at & self.offset_mask,
+        }
     }
 
     /// The low bits of the entry's generation.
@@ -260,11 +270,24 @@ mod tests {
     proptest! {
         #[test]
         fn fields_do_not_touch_each_other(
-            idx in 0u32..1 << 20, dti: u8, generation: u64, hash: u64, pick: prop::sample::Index,
+            chunks_bits in 4u32..=28, fewer in 0u64..16, nodes in 1u16..=256, bucket in 0u32..3,
+            data_table: prop::sample::Index, at: prop::sample::Index,
+            generation: u64, hash: u64, pick: prop::sample::Index,
         ) {
-            let codec = codec(3, 4);
+            // Up to 256 data tables of 16 TiB, of which every grain can be named.
+            let bucket_slots = 1 << bucket;
+            let g = Geometry::plan(nodes, 64 << 20, 4096, 3, bucket_slots, 64, Options::default());
+            let g = Geometry { chunks: (1 << chunks_bits) - fewer, ..g.unwrap() };
+            let shape = g.validate().unwrap();
+            let codec = Codec::new(shape.bits, true);
             let state = *pick.get(&states(&codec)[1..]);
-            let place = Place { dti, idx };
+            let dti = data_table.index(nodes.into()) as u8;
+            let grain = shape.bits.grain_bytes();
+            let last = g.data_bytes() / grain - 1;
+            let place = Place { dti, offset: at.index(last as usize + 1) as u64 * grain };
+            let farthest = Place { dti: (nodes - 1) as u8, offset: last * grain };
+            let word = codec.entry(state, codec.filter(hash), farthest, generation);
+            prop_assert_eq!((codec.place(word), codec.state(word)), (farthest, state));
             let word = codec.entry(state, codec.filter(hash), place, generation);
             prop_assert_eq!(codec.state(word), state);
             prop_assert_eq!(codec.place(word), place);

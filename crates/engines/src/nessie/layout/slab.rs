@@ -17,7 +17,7 @@
 //! late belongs to an older generation and says nothing.
 
 use super::ite::Place;
-use crate::limits::{CHUNK_BYTES, GRAIN_BYTES};
+use crate::limits::CHUNK_BYTES;
 
 /// Bytes of a slab's header.
 pub const SLAB_HEADER_BYTES: u64 = 64;
@@ -65,9 +65,10 @@ pub struct Entry {
 }
 
 impl Class {
-    fn new(id: u8, entry_bytes: u64, chunks: u32) -> Self {
+    fn new(id: u8, entry_bytes: u64, chunks: u32, grain_bytes: u64) -> Self {
         let bytes = chunks as u64 * CHUNK_BYTES;
-        // Notes and entries share the bytes after the header; the entries start on a cache line.
+        let data_at = |entries| data_at(entries, grain_bytes);
+        // Notes and entries share the bytes after the header.
         let mut entries = (bytes - SLAB_HEADER_BYTES) / (entry_bytes + 4);
         while entries > 0 && data_at(entries) + entries * entry_bytes > bytes {
             entries -= 1;
@@ -75,10 +76,11 @@ impl Class {
         Self { id, chunks, entries: entries as u32, entry_bytes, data_at: data_at(entries) }
     }
 
-    fn large(entry_len: u64) -> Self {
-        let chunks = (data_at(1) + entry_len).div_ceil(CHUNK_BYTES);
-        let entry_bytes = chunks * CHUNK_BYTES - data_at(1);
-        Self { id: LARGE, chunks: chunks as u32, entries: 1, entry_bytes, data_at: data_at(1) }
+    fn large(entry_len: u64, grain_bytes: u64) -> Self {
+        let data_at = data_at(1, grain_bytes);
+        let chunks = (data_at + entry_len).div_ceil(CHUNK_BYTES);
+        let entry_bytes = chunks * CHUNK_BYTES - data_at;
+        Self { id: LARGE, chunks: chunks as u32, entries: 1, entry_bytes, data_at }
     }
 
     /// Whether a slab of the class can start at a chunk of a data table with `of_chunks` chunks. A
@@ -105,13 +107,13 @@ impl Class {
     #[inline]
     pub fn place(&self, entry: Entry) -> Place {
         let at = entry.slab.chunk as u64 * CHUNK_BYTES + self.entry_at(entry.number);
-        Place { dti: entry.slab.dti, idx: (at / GRAIN_BYTES) as u32 }
+        Place { dti: entry.slab.dti, offset: at }
     }
 
     /// The entry at a place, if an entry of this class can start there.
     #[inline]
     pub fn entry(&self, place: Place) -> Option<Entry> {
-        let at = place.idx as u64 * GRAIN_BYTES;
+        let at = place.offset;
         let mut chunk = at / CHUNK_BYTES;
         if self.id != LARGE {
             // Slabs lie at multiples of their size.
@@ -126,43 +128,45 @@ impl Class {
     }
 }
 
-fn data_at(entries: u64) -> u64 {
-    (SLAB_HEADER_BYTES + entries * 4).next_multiple_of(64)
+/// Entries start on a cache line, and at a multiple of the grain.
+fn data_at(entries: u64, grain_bytes: u64) -> u64 {
+    (SLAB_HEADER_BYTES + entries * 4).next_multiple_of(grain_bytes.max(64))
 }
 
-/// The size classes of a table: eight to a doubling, multiples of 16.
+/// The size classes of a table: eight to a doubling, multiples of its grain.
 #[derive(Clone, Debug)]
 pub struct Classes {
     classes: Vec<Class>,
+    grain_bytes: u64,
 }
 
 impl Classes {
     /// The classes of a table whose data tables have `data_bytes`. A smaller data table has smaller
     /// slabs, so that many clients can have their own slabs of many classes.
-    pub fn new(data_bytes: u64) -> Self {
+    pub fn new(data_bytes: u64, grain_bytes: u64) -> Self {
         let wanted = SLAB_BYTES_WANTED.min(data_bytes / 512).max(CHUNK_BYTES);
         let most = (data_bytes / 16).max(CHUNK_BYTES);
         let mut classes = Vec::new();
-        let mut bytes = CLASS_BYTES_MIN;
+        let mut bytes = CLASS_BYTES_MIN.max(grain_bytes);
         while bytes <= CLASS_BYTES_MAX {
             let id = classes.len() as u8;
-            let mut class = Class::new(id, bytes, 1);
+            let mut class = Class::new(id, bytes, 1, grain_bytes);
             let enough = |c: &Class| {
                 c.chunks as u64 * CHUNK_BYTES >= wanted && c.entries as u64 >= SLAB_ENTRIES_WANTED
             };
             while !enough(&class) && class.chunks as u64 * CHUNK_BYTES * 2 <= most {
-                class = Class::new(id, bytes, class.chunks * 2);
+                class = Class::new(id, bytes, class.chunks * 2, grain_bytes);
             }
             if class.entries < 2 {
                 break;
             }
             classes.push(class);
             let step = (bytes.next_power_of_two() / if bytes.is_power_of_two() { 8 } else { 16 })
-                .max(GRAIN_BYTES);
+                .max(grain_bytes);
             bytes += step;
         }
         assert!(classes.len() < LARGE as usize);
-        Self { classes }
+        Self { classes, grain_bytes }
     }
 
     /// The class for an entry of `len` bytes.
@@ -170,13 +174,15 @@ impl Classes {
     pub fn of(&self, len: usize) -> Class {
         let len = len as u64;
         let at = self.classes.partition_point(|c| c.entry_bytes < len);
-        self.classes.get(at).copied().unwrap_or_else(|| Class::large(len))
+        self.classes.get(at).copied().unwrap_or_else(|| Class::large(len, self.grain_bytes))
     }
 
     /// The class that a chunk descriptor names.
     pub fn by_id(&self, id: u8, chunks: u32) -> Option<Class> {
         if id == LARGE {
-            return (chunks > 0).then(|| Class::large(chunks as u64 * CHUNK_BYTES - data_at(1)));
+            let entry_bytes =
+                |chunks: u32| chunks as u64 * CHUNK_BYTES - data_at(1, self.grain_bytes);
+            return (chunks > 0).then(|| Class::large(entry_bytes(chunks), self.grain_bytes));
         }
         self.classes.get(id as usize).copied().filter(|c| c.chunks == chunks)
     }
@@ -291,7 +297,7 @@ mod tests {
 
     #[test]
     fn classes_grow_by_an_eighth_and_waste_little() {
-        let classes = Classes::new(4 << 30);
+        let classes = Classes::new(4 << 30, 16);
         assert!(classes.all().len() > 50);
         for pair in classes.all().windows(2) {
             let (a, b) = (pair[0].entry_bytes, pair[1].entry_bytes);
@@ -316,7 +322,7 @@ mod tests {
         {
             assert_eq!(Chunk::from_word(word), None, "{word:#x}");
         }
-        let classes = Classes::new(1 << 30);
+        let classes = Classes::new(1 << 30, 16);
         assert_eq!(classes.by_id(LARGE, 0), None);
         assert_eq!(classes.by_id(classes.all().len() as u8, 1), None);
         assert_eq!(classes.by_id(0, classes.all()[0].chunks + 1), None);
@@ -324,10 +330,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_length_has_a_class_that_holds_it(len in 1usize..3 << 20, data in 20u32..34) {
-            let classes = Classes::new(1 << data);
+        fn every_length_has_a_class_that_holds_it(
+            len in 1usize..3 << 20,
+            data in 20u32..45,
+            grain in 4u32..15,
+        ) {
+            let classes = Classes::new(1 << data, 1 << grain);
             let class = classes.of(len);
             prop_assert!(class.entry_bytes >= len as u64);
+            prop_assert!(class.data_at.is_multiple_of(1 << grain), "entries start at multiples of it");
+            prop_assert!(class.id == LARGE || class.entry_bytes.is_multiple_of(1 << grain));
             let end = class.data_at + class.entries as u64 * class.entry_bytes;
             prop_assert!(end <= class.chunks as u64 * CHUNK_BYTES);
             prop_assert!(class.note_at(class.entries) <= class.data_at);
@@ -338,15 +350,21 @@ mod tests {
         fn places_and_entries_are_two_names_of_one_thing(
             len in 1usize..1 << 20,
             n: prop::sample::Index,
-            run in 0u32..100,
+            run: prop::sample::Index,
+            data in 32u32..=44,
+            grain in 4u32..15,
         ) {
-            let class = Classes::new(1 << 32).of(len);
-            let chunk = run * if class.id == LARGE { 1 } else { class.chunks };
+            let class = Classes::new(1 << data, 1 << grain).of(len);
+            let aligned = if class.id == LARGE { 1 } else { class.chunks };
+            let runs = (1 << data) / CHUNK_BYTES / u64::from(aligned);
+            let chunk = run.index(runs as usize) as u32 * aligned;
             let number = n.index(class.entries as usize) as u32;
             let entry = Entry { slab: Slab { dti: 3, chunk }, number };
             let place = class.place(entry);
             prop_assert_eq!(class.entry(place), Some(entry));
-            prop_assert_eq!(class.entry(Place { idx: place.idx + 1, ..place }), None);
+            prop_assert!(place.offset.is_multiple_of(1 << grain));
+            let inside = Place { offset: place.offset + 16, ..place };
+            prop_assert_eq!(class.entry(inside), None);
             let behind = class.place(Entry { number: class.entries, ..entry });
             prop_assert!(class.entry(behind).is_none_or(|e| e.slab != entry.slab));
         }

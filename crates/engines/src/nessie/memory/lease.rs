@@ -6,9 +6,12 @@
 //! 2. A slab is formatted before it is leased, so a client that finds it leased or abandoned can
 //!    trust its notes.
 
+use std::ops::Range;
+
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
 use crate::error::EngineError;
+use crate::limits::{SEARCH_CHUNKS, SEARCHES_FOR_ROOM};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::layout::dte::note_of;
@@ -135,18 +138,47 @@ impl<F: Fabric> Client<F> {
         class: Class,
         kind: Kind,
     ) -> Result<bool, EngineError> {
-        let mut words = self.read_chunk_table(dti).await?;
-        while let Some(chunk) = kind.find(class, &words) {
-            let slab = Slab { dti, chunk };
+        let parts = self.map.shape.geometry.chunks.div_ceil(SEARCH_CHUNKS);
+        let next = &self.search_at[kind as usize][usize::from(class.id == LARGE)];
+        let begin = next.get();
+        let most = if kind == Kind::Roomy { parts.min(SEARCHES_FOR_ROOM) } else { parts };
+        for looked_at in 0..most {
+            let part = (begin + looked_at) % parts;
+            next.set(part);
+            // Long runs come from the far end, so that slabs do not break up the room that they
+            // need.
+            let part = if class.id == LARGE { parts - 1 - part } else { part };
+            if self.lease_in(dti, part * SEARCH_CHUNKS, class, kind).await? {
+                return Ok(true);
+            }
+        }
+        next.set((begin + most) % parts);
+        Ok(false)
+    }
+
+    /// Leases such a slab if it starts at one of [`SEARCH_CHUNKS`] chunks from `first` on.
+    async fn lease_in(
+        &self,
+        dti: u8,
+        first: u64,
+        class: Class,
+        kind: Kind,
+    ) -> Result<bool, EngineError> {
+        // Slabs lie at multiples of their size, but a long run may end in the next part.
+        let beyond = if class.id == LARGE { u64::from(class.chunks) - 1 } else { 0 };
+        let end = (first + SEARCH_CHUNKS + beyond).min(self.map.shape.geometry.chunks);
+        let mut words = self.read_chunks(dti, first..end).await?;
+        while let Some(found) = kind.find(class, &words) {
+            let slab = Slab { dti, chunk: first as u32 + found };
             let leased = match kind {
                 Kind::Free => self.lease_free(slab, class).await?,
-                _ => self.adopt(slab, class, words[chunk as usize]).await?,
+                _ => self.adopt(slab, class, words[found as usize]).await?,
             };
             if leased {
                 return Ok(true);
             }
             // Another client was faster, or there was no room in the slab: look at the other slabs.
-            words[chunk as usize] = u64::MAX;
+            words[found as usize] = u64::MAX;
         }
         Ok(false)
     }
@@ -155,9 +187,13 @@ impl<F: Fabric> Client<F> {
         &self,
         dti: u8,
     ) -> Result<Vec<u64>, EngineError> {
-        let bytes = self.map.shape.geometry.chunks as usize * 8;
-        let (buf, done) =
-            self.fabric.read(self.map.chunk_addr(dti, 0), bytes, Buf::with_capacity(bytes)).await;
+        self.read_chunks(dti, 0..self.map.shape.geometry.chunks).await
+    }
+
+    async fn read_chunks(&self, dti: u8, chunks: Range<u64>) -> Result<Vec<u64>, EngineError> {
+        let bytes = (chunks.end - chunks.start) as usize * 8;
+        let at = self.map.chunk_addr(dti, chunks.start);
+        let (buf, done) = self.fabric.read(at, bytes, Buf::with_capacity(bytes)).await;
         done?;
         let word = |w: &[u8]| u64::from_le_bytes(w.try_into().expect("eight bytes"));
         Ok(buf.chunks_exact(8).map(word).collect())
@@ -303,8 +339,7 @@ impl Kind {
         let is_free = |at: usize| words[at..at + run].iter().all(|w| *w == Chunk::Free.to_word());
         let last = words.len().checked_sub(run)?;
         if class.id == LARGE {
-            // Long runs come from the far end, so that slabs do not break up the room that they
-            // need.
+            // From the far end on, as the parts are searched.
             let mut at = last;
             loop {
                 match words[at..at + run].iter().position(|w| *w != Chunk::Free.to_word()) {
@@ -327,7 +362,7 @@ mod tests {
 
     /// A class of one chunk, one of several, and one with a single long entry.
     fn class() -> impl Strategy<Value = Class> {
-        let classes = Classes::new(1 << 30);
+        let classes = Classes::new(1 << 30, 16);
         prop_oneof![Just(64), Just(4000), Just(100_000), Just(700_000)]
             .prop_map(move |len| classes.of(len))
     }

@@ -158,9 +158,8 @@ impl<F: Fabric> Client<F> {
     pub(in crate::nessie) fn entry_at(&self, word: Ite) -> Option<(RemoteAddr, usize)> {
         let place = self.map.codec.place(word);
         let base = self.map.data_base(place.dti)?;
-        let at = place.idx as u64 * GRAIN_BYTES;
-        let room = self.map.data_bytes().checked_sub(at)?;
-        (room >= HEADER_BYTES as u64).then(|| (base.add(at), room as usize))
+        let room = self.map.data_bytes().checked_sub(place.offset)?;
+        (room >= HEADER_BYTES as u64).then(|| (base.add(place.offset), room as usize))
     }
 
     /// Whether an entry with `room` bytes to the end of its data table can be as long as its header

@@ -4,7 +4,6 @@
 use loch_fabric::{Buf, Fabric};
 
 use crate::error::EngineError;
-use crate::limits::GRAIN_BYTES;
 use crate::nessie::client::Client;
 use crate::nessie::client::cache::Line;
 use crate::nessie::layout::dte::Header;
@@ -40,7 +39,7 @@ impl<F: Fabric> Client<F> {
             // is the one that the word names.
             let place = self.map.codec.place(line.word);
             let base = self.map.data_base(place.dti).expect("a remembered place is in the map");
-            let at = base.add(place.idx as u64 * GRAIN_BYTES);
+            let at = base.add(place.offset);
             buf.clear();
             let (filled, word) =
                 self.fabric.read_word_and_bytes(slot, at, header.entry_len(), buf).await;

@@ -62,7 +62,8 @@ impl LeftOut {
                 .into();
         }
         format!(
-            "a table has up to {} a node besides its index: declare more tables, or lower `memory`",
+            "a table of nessie has up to {} a node besides its index, tables of other engines have \
+             less: declare more tables, or lower `memory`",
             ByteSize::new(DATA_TABLE_BYTES_MAX)
         )
     }

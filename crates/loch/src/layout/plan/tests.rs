@@ -99,14 +99,26 @@ fn a_table_that_cannot_be_laid_out_is_named() {
 }
 
 #[test]
+fn memory_that_an_engine_cannot_use_is_no_error() {
+    for engine in SERVED {
+        let table = declared(&format!("name = 't'\nengine = '{engine}'"));
+        for gib in [64, 1 << 10] {
+            let planned = plan(gib << 30, std::slice::from_ref(&table));
+            assert!(planned.is_ok(), "{engine} of {gib} GiB: {}", planned.unwrap_err());
+        }
+    }
+}
+
+#[test]
 fn memory_that_no_table_can_use_is_left_out_of_the_region() {
-    let planned = plan(1 << 40, &[]).unwrap();
+    assert_eq!(plan(17 << 40, &[]).unwrap().left_out, None, "one table uses 16 TiB and its index");
+    let planned = plan(1 << 46, &[]).unwrap();
     let end = planned.tables[0].end();
-    assert!((16 << 30..20 << 30).contains(&end), "{end}");
+    assert!((16 << 40..20 << 40).contains(&end), "{end}");
     assert_eq!(planned.header.region_bytes, end.next_multiple_of(TABLE_ALIGN_BYTES));
     let left_out = planned.left_out.unwrap();
-    assert_eq!(left_out.bytes, (1 << 40) - planned.header.region_bytes);
-    assert!(left_out.reason().contains("up to 16GiB a node"), "{}", left_out.reason());
+    assert_eq!(left_out.bytes, (1 << 46) - planned.header.region_bytes);
+    assert!(left_out.reason().contains("up to 16TiB a node"), "{}", left_out.reason());
     // The table could use more, but is given no more.
     let named = TableConfig { memory: Some(ByteSize::new(16 << 20)), ..table("t") };
     let left_out = plan(64 << 20, &[named]).unwrap().left_out.unwrap();
