@@ -82,7 +82,7 @@ fn a_table_of_two_tebibytes_and_more_has_a_larger_grain_and_is_sound() {
 }
 
 #[test]
-fn the_largest_table_can_be_filled_to_its_last_byte() {
+fn the_largest_table_has_entries_up_to_its_last_bytes() {
     let bytes = DATA_TABLE_BYTES_MAX + DATA_TABLE_BYTES_MAX / CHUNK_BYTES * 8 + (64 << 20);
     let cluster = TestCluster::new(Plan { table_bytes: bytes, sparse: true, ..Plan::default() });
     assert_eq!(cluster.map.shape.geometry.data_bytes(), DATA_TABLE_BYTES_MAX);
