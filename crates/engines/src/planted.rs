@@ -28,6 +28,8 @@ pub enum Bug {
     BatchUnpinned,
     /// A batch of GETs does not look at generations again after it has read the entries.
     BatchBelievesTorn,
+    /// A DELETE of a batch that lost its CAS counts as done.
+    BatchDeletesAnyway,
     /// A batch of GETs takes the keys that the stages could not answer for absent.
     BatchForgetsRest,
     /// A PUT that lost its CAS to any operation on the key counts as done.

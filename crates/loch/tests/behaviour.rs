@@ -363,6 +363,23 @@ fn batches_do_what_single_operations_do(kind: &Kind) {
             }
         }
     }
+    // One key is deleted by itself before, one twice in a batch, and some have no value.
+    assert!(table.delete(&name(50)).unwrap());
+    let keys: Vec<_> = (0..240).map(name).collect();
+    let there = |key: u32| key < 200 && key != 50 && key != 9;
+    let contained = table.contains_many(&keys).unwrap();
+    assert!((0..240).map(there).eq(contained), "all of them, in the order of the keys");
+    let doomed: Vec<_> = (30..235).chain([60]).map(name).collect();
+    let deleted = table.delete_many(&doomed).unwrap();
+    assert!((30..235).map(there).eq(deleted[..205].iter().enumerate().map(|(at, had_value)| {
+        // Of its two DELETEs either may come first.
+        if at == 30 { *had_value != deleted[205] } else { *had_value }
+    })));
+    let contained = table.contains_many(&keys).unwrap();
+    assert!((0..240).map(|key| there(key) && key < 30).eq(contained));
+    assert!((0..240).all(|key| table.contains(&name(key)).unwrap() == (there(key) && key < 30)));
+    assert!(matches!(table.delete_many(&[&b"good"[..], b""]), Err(Error::KeyEmpty)));
+    assert!(matches!(table.contains_many(&[&b"good"[..], b""]), Err(Error::KeyEmpty)));
     // Both PUTs of a key are done, and one of them wins.
     let versions = table.put_many(&[(b"twice", b"1"), (b"twice", b"2")]).unwrap();
     let found = table.get(b"twice").unwrap().expect("it was put");

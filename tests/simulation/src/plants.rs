@@ -187,6 +187,7 @@ impl Plant {
                 Bug::BatchUnpinned
                 | Bug::BatchBelievesTorn
                 | Bug::BatchForgetsRest
+                | Bug::BatchDeletesAnyway
                 | Bug::BatchRestUnpinned,
             ) => of(Protocol::Loch, &[Workload::Batches]),
             Plant::Engine(Family::Requests, Bug::LargerSessionBelieved) => {
@@ -213,8 +214,8 @@ impl Plant {
             (_, Bug::ForgetsWhatIsUnderWay) => 14_497,
             (_, Bug::DestinationStays) => 9_623,
             (_, Bug::StatusNotReread) => 3_115,
-            (_, Bug::BatchUnpinned) => 5_761,
-            (_, Bug::BatchRestUnpinned) => 20_520,
+            (_, Bug::BatchUnpinned) => 10_469,
+            (_, Bug::BatchRestUnpinned) => 10_225,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,
         })

@@ -1,5 +1,7 @@
 //! The work of a client, and the notes that it makes.
 
+mod batches;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -7,8 +9,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use loch_engines::kv::OneOf;
-use loch_engines::limits::BATCH_KEYS;
 use loch_engines::operation::{PutOptions, Value};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{ProcessId, SimEndpoint, World};
@@ -241,11 +241,7 @@ pub async fn work(
             } else if setting.moves > 0.0 && random.borrow_mut().random_bool(setting.moves) {
                 wander(client, setting, random).await;
             } else if setting.batches > 0.0 && random.borrow_mut().random_bool(setting.batches) {
-                let writes = (number as usize) < setting.writers && random.borrow_mut().random();
-                match writes {
-                    true => put_many(client, number, setting, notes, random).await,
-                    false => get_many(client, number, setting, notes, random).await,
-                }
+                batches::operate(client, number, setting, notes, random).await;
             } else {
                 operate(client, number, setting, notes, random).await;
             }
@@ -347,109 +343,6 @@ async fn operate(
         Some(Err(error)) => notes.failed(number, key, ask, &error),
     };
     notes.returned(at, outcome);
-    reconnect(client.fabric()).await;
-}
-
-/// The most checked keys of a batch, and the number of others that may come before them: with
-/// these it has two parts.
-const BATCH_KEYS_MAX: usize = 6;
-const OTHERS: usize = BATCH_KEYS - 3;
-
-/// The keys of a batch, and how many others come before them. A key may be among them twice.
-fn batch_of(setting: &Setting, random: &RefCell<ChaCha8Rng>) -> (Vec<u64>, usize) {
-    let mut random = random.borrow_mut();
-    let count = random.random_range(1..=BATCH_KEYS_MAX.min(setting.keys as usize + 1));
-    let first = random.random_range(0..setting.keys);
-    let keys = (0..count as u64).map(|key| (first + key) % setting.keys).collect();
-    (keys, if random.random_bool(0.1) { OTHERS } else { 0 })
-}
-
-/// PUTs some of the checked keys in one batch.
-async fn put_many(
-    client: &Client,
-    number: u32,
-    setting: &Setting,
-    notes: &Notes,
-    random: &RefCell<ChaCha8Rng>,
-) {
-    let OneOf::First(own) = client else { unreachable!("the published protocol has no batches") };
-    let (keys, _) = batch_of(setting, random);
-    let values: Vec<_> = keys.iter().map(|_| notes.next_value()).collect();
-    let pair = |(key, value): (&u64, &u64)| {
-        (key_name(*key), value_of(*value, setting, *key < setting.numbers))
-    };
-    let pairs: Vec<_> = keys.iter().zip(&values).map(pair).collect();
-    let called: Vec<_> = keys
-        .iter()
-        .zip(&values)
-        .map(|(key, value)| notes.called(client, number, *key, Ask::Put(*value)))
-        .collect();
-    let mut answered = vec![false; keys.len()];
-    let done = {
-        let puts = own.put_many(&pairs, |pair, version| {
-            notes.told(keys[pair], version);
-            notes.answered(&mut answered[pair], called[pair], Answer::Stored(version));
-        });
-        unless_dropped(client, patience_us(setting, random), puts).await
-    };
-    for (at, key) in keys.iter().enumerate().filter(|(at, _)| !answered[*at]) {
-        match &done {
-            Some(Ok(())) => notes.absurd(format!("a batch did not answer for {key}")),
-            // The others of the batch may have been done.
-            Some(Err(error)) => drop(notes.failed(number, *key, Ask::Put(values[at]), error)),
-            None => (),
-        }
-        notes.returned(called[at], Outcome::Unknown);
-    }
-    reconnect(client.fabric()).await;
-}
-
-/// GETs some of the checked keys in one batch.
-async fn get_many(
-    client: &Client,
-    number: u32,
-    setting: &Setting,
-    notes: &Notes,
-    random: &RefCell<ChaCha8Rng>,
-) {
-    let OneOf::First(own) = client else { unreachable!("the published protocol has no batches") };
-    let (keys, others) = batch_of(setting, random);
-    let mut names: Vec<_> =
-        (0..others).map(|other| format!("nobody-{other}").into_bytes()).collect();
-    names.extend(keys.iter().map(|key| key_name(*key)));
-    let called: Vec<_> =
-        keys.iter().map(|key| notes.called(client, number, *key, Ask::Get)).collect();
-    let called_ms = client.fabric().wall_ms();
-    let mut answered = vec![false; keys.len()];
-    let done = {
-        let gets = own.get_many(&names, |name, found| {
-            let Some(at) = name.checked_sub(others) else {
-                if found.is_some() {
-                    notes.absurd(format!("a value of nobody-{name}"));
-                }
-                return;
-            };
-            let (key, value) = (keys[at], found.map(|found| found.to_value()));
-            let found = value.map(|value| {
-                let tag = notes.tag_of(&value, key, called_ms, setting);
-                notes.told(key, value.version());
-                (tag, value.version())
-            });
-            notes.answered(&mut answered[at], called[at], Answer::Found(found));
-        });
-        unless_dropped(client, patience_us(setting, random), gets).await
-    };
-    for (at, key) in keys.iter().enumerate().filter(|(at, _)| !answered[*at]) {
-        let outcome = match &done {
-            None => Outcome::Unknown,
-            Some(Err(error)) => notes.failed(number, *key, Ask::Get, error),
-            Some(Ok(())) => {
-                notes.absurd(format!("a batch did not answer for {key}"));
-                Outcome::Unknown
-            }
-        };
-        notes.returned(called[at], outcome);
-    }
     reconnect(client.fabric()).await;
 }
 

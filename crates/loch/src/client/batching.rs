@@ -15,7 +15,7 @@ pub(crate) enum Batching<'a> {
     Packets(&'a kv_direct::Client<<Shm as Net>::Waiting>),
 }
 
-impl Batching<'_> {
+impl<'a> Batching<'a> {
     /// GETs many keys. `found` is called once for each key, with its index, in any order.
     ///
     /// # Errors
@@ -43,6 +43,14 @@ impl Batching<'_> {
         match self {
             Self::Stages(client) => client.put_many(pairs, stored).await,
             Self::Packets(client) => client.put_many(pairs, stored).await,
+        }
+    }
+
+    /// The client whose steps over many keys overlap, which has more kinds of batches.
+    pub fn stages(self) -> Option<&'a nessie::Client<ShmEndpoint>> {
+        match self {
+            Self::Stages(client) => Some(client),
+            Self::Packets(_) => None,
         }
     }
 }

@@ -5,7 +5,7 @@ use loch_fabric::{Buf, RegionId, RemoteAddr};
 
 use crate::limits::BATCH_KEYS;
 use crate::nessie::layout::dte::Header;
-use crate::nessie::layout::hash::KeyHash;
+use crate::nessie::layout::hash::{KeyHash, TableMap};
 use crate::nessie::layout::ite::Ite;
 
 /// As many as keys of a batch.
@@ -16,13 +16,11 @@ pub(in crate::nessie) struct Batch {
     pub hashes: [KeyHash; BATCH_KEYS],
     /// The words that may show the keys.
     pub words: [Ite; BATCH_KEYS],
-    /// Their positions in their buckets.
-    pub positions: [u8; BATCH_KEYS],
-    /// For PUTs the buckets, and then the slots of the words.
+    /// Their slots, or the buckets in which they are looked for.
     pub slots: [RemoteAddr; BATCH_KEYS],
     /// How many buckets of the keys have shown no match.
     pub ways: [u8; BATCH_KEYS],
-    /// The entries that PUTs replace.
+    /// The entries that PUTs replace, or DELETEs take away.
     pub old: Each<(u8, Header)>,
     /// The keys that are left to the general path.
     pub rest: Each<u8>,
@@ -35,12 +33,23 @@ impl Default for Batch {
         Self {
             hashes: [KeyHash::default(); BATCH_KEYS],
             words: [Ite::default(); BATCH_KEYS],
-            positions: [0; BATCH_KEYS],
             slots: [RemoteAddr::new(RegionId(0), 0); BATCH_KEYS],
             ways: [0; BATCH_KEYS],
             old: Each::new(),
             rest: Each::new(),
             entry: Buf::new(),
         }
+    }
+}
+
+impl Batch {
+    /// Begins to look for a key. Returns its first bucket.
+    #[inline(always)]
+    pub fn begin_at(&mut self, map: &TableMap, number: usize, hash: KeyHash) -> RemoteAddr {
+        let bucket = hash.first_bucket(map);
+        self.hashes[number] = hash;
+        self.ways[number] = 0;
+        self.slots[number] = bucket;
+        bucket
     }
 }

@@ -178,7 +178,7 @@ impl<F: Fabric> Client<F> {
     /// The general path: reads the header and the wanted bytes of the key's entry. `misses` are the
     /// words of all buckets, as they lie in memory, if they have been read and none of them belongs
     /// to the key.
-    async fn look_up(
+    pub(super) async fn look_up(
         &self,
         hash: KeyHash,
         key: &[u8],

@@ -7,6 +7,7 @@ use loch_engines::operation::{self, Operation, Outcome};
 use loch_fabric::{Buf, lanes};
 
 use super::reservation::ValuePlace;
+use crate::client::batching::Batching;
 use crate::{
     Conditional, Expect, Lambda, Number, PutOptions, Reservation, Result, Table, Value, ValueRef,
     Version,
@@ -346,6 +347,40 @@ impl<'a> AsyncTable<'a> {
         let put = |pair: usize| self.put(pairs[pair].0.as_ref(), pairs[pair].1.as_ref());
         self.many(pairs.len(), put, |pair, version| versions[pair] = version).await?;
         Ok(versions)
+    }
+
+    /// As [`Table::contains_many`].
+    ///
+    /// # Errors
+    /// As [`Table::contains_many`].
+    pub async fn contains_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<bool>> {
+        self.table.check_process()?;
+        let mut contained = vec![false; keys.len()];
+        if let Some(client) = self.table.batching().and_then(Batching::stages) {
+            let done = client.contains_many(keys, |key, has_value| contained[key] = has_value);
+            done.await.map_err(|error| self.table.error(error))?;
+            return Ok(contained);
+        }
+        let contains = |key: usize| self.contains(keys[key].as_ref());
+        self.many(keys.len(), contains, |key, has_value| contained[key] = has_value).await?;
+        Ok(contained)
+    }
+
+    /// As [`Table::delete_many`].
+    ///
+    /// # Errors
+    /// As [`Table::delete_many`].
+    pub async fn delete_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<bool>> {
+        self.table.writable()?;
+        let mut deleted = vec![false; keys.len()];
+        if let Some(client) = self.table.batching().and_then(Batching::stages) {
+            let done = client.delete_many(keys, |key, had_value| deleted[key] = had_value);
+            done.await.map_err(|error| self.table.error(error))?;
+            return Ok(deleted);
+        }
+        let delete = |key: usize| self.delete(keys[key].as_ref());
+        self.many(keys.len(), delete, |key, had_value| deleted[key] = had_value).await?;
+        Ok(deleted)
     }
 
     /// As [`Table::reserve`].

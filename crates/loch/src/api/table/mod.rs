@@ -212,6 +212,33 @@ impl Table {
         block_on(self.asynch().put_many(pairs))
     }
 
+    /// Returns for each of many keys whether it has a value, in the order of the keys. Reads no
+    /// values.
+    ///
+    /// # Errors
+    /// As [`Table::get_many`].
+    pub fn contains_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
+        block_on(self.asynch().contains_many(keys))
+    }
+
+    /// Removes the values of many keys. Returns for each key whether it had one, in the order of
+    /// the keys.
+    ///
+    /// ```
+    /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
+    /// table.put_many(&[("red", "4"), ("blue", "38")])?;
+    /// assert_eq!(table.delete_many(&["blue", "green"])?, [true, false]);
+    /// assert_eq!(table.contains_many(&["red", "green", "blue"])?, [true, false, false]);
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::delete`]. After the first error no further DELETEs are begun. Others may have
+    /// been done, and it does no harm to call again.
+    pub fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
+        block_on(self.asynch().delete_many(keys))
+    }
+
     /// Gives `key` the value `value` if the condition `expect` holds.
     ///
     /// # Errors
@@ -623,6 +650,8 @@ mod tests {
             assert_forked(table.put(b"k", b"v"));
             assert_forked(table.put_with(b"k", b"v", PutOptions::default()));
             assert_forked(table.put_many(&[(b"k", b"v")]));
+            assert_forked(table.contains_many(&[b"k"]));
+            assert_forked(table.delete_many(&[b"k"]));
             assert_forked(table.put_if_absent(b"k", b"v"));
             assert_forked(table.put_if_version(b"k", b"v", Version::from_u64(1)));
             assert_forked(table.fetch_add(b"k", 1));

@@ -8,6 +8,7 @@ use crate::error::EngineError;
 use crate::limits::BATCH_KEYS;
 use crate::nessie::client::Client;
 use crate::nessie::client::batch::Batch;
+use crate::nessie::layout::dte::Header;
 use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::ops::read::Want;
 use crate::operation::Found;
@@ -21,20 +22,44 @@ impl<F: Fabric> Client<F> {
     pub async fn get_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
+        found: impl FnMut(usize, Option<Found<'_>>),
+    ) -> Result<(), EngineError> {
+        self.look_at_many(keys, Want::Value, found).await
+    }
+
+    /// Hands on whether each of many keys has a value, with the key's index, in any order. Reads no
+    /// values.
+    ///
+    /// # Errors
+    /// As [`Client::get_many`].
+    pub async fn contains_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut contained: impl FnMut(usize, bool),
+    ) -> Result<(), EngineError> {
+        self.look_at_many(keys, Want::Key, |key, found| contained(key, found.is_some())).await
+    }
+
+    async fn look_at_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        want: Want,
         mut found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
         if !self.one_by_one {
             // The entries of a batch are validated by their generations alone.
             for (number, key) in keys.iter().enumerate() {
-                let value = self.get(key.as_ref(), Buf::new()).await?;
-                found(number, value.as_ref().map(Found::from));
+                let hash = self.hash(key.as_ref())?;
+                let _epoch = self.session.pin(&self.fabric)?;
+                self.look_at_one(hash, key.as_ref(), want, |value| found(number, value)).await?;
             }
             return Ok(());
         }
         let mut batch = self.batch.take().unwrap_or_default();
         let mut done = Ok(());
         for (begin, keys) in (0..).step_by(BATCH_KEYS).zip(keys.chunks(BATCH_KEYS)) {
-            done = self.get_batch(&mut batch, keys, |key, value| found(begin + key, value)).await;
+            let found = |key, value: Option<Found<'_>>| found(begin + key, value);
+            done = self.look_at_batch(&mut batch, keys, want, found).await;
             if done.is_err() {
                 break;
             }
@@ -43,14 +68,36 @@ impl<F: Fabric> Client<F> {
         done
     }
 
-    async fn get_batch<K: AsRef<[u8]>>(
+    /// The general path.
+    async fn look_at_one(
+        &self,
+        hash: KeyHash,
+        key: &[u8],
+        want: Want,
+        found: impl FnOnce(Option<Found<'_>>),
+    ) -> Result<(), EngineError> {
+        let seen = self.look_up(hash, key, want, Buf::new(), None).await?;
+        found(seen.as_ref().map(|(header, entry)| Found {
+            version: header.version,
+            value: if want == Want::Value {
+                &entry[header.value_at()..header.entry_len()]
+            } else {
+                &[]
+            },
+            expires_at_ms: header.expires_at_ms(entry),
+        }));
+        Ok(())
+    }
+
+    async fn look_at_batch<K: AsRef<[u8]>>(
         &self,
         batch: &mut Batch,
         keys: &[K],
+        want: Want,
         mut found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
         let key_len = longest(keys.iter().map(AsRef::as_ref))?;
-        let entry_len = self.first_read_len(key_len, Want::Value);
+        let entry_len = self.first_read_len(key_len, want);
         let slots = self.map.shape.geometry.bucket_slots as usize;
         batch.rest.clear();
         let mut entry = std::mem::take(&mut batch.entry);
@@ -60,9 +107,10 @@ impl<F: Fabric> Client<F> {
             true => None,
             false => Some(self.session.pin(&self.fabric)?),
         };
-        let mut gets = Gets { client: self, keys, batch, entry_len, found: &mut found, longest: 0 };
-        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut gets).await;
-        let longest = gets.longest;
+        let (client, found) = (self, &mut found);
+        let mut looks = Looks { client, keys, batch, want, entry_len, found, longest: 0 };
+        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut looks).await;
+        let longest = looks.longest;
         batch.entry = entry;
         chased?;
         if longest > 0 {
@@ -74,33 +122,31 @@ impl<F: Fabric> Client<F> {
                 found(key, None);
                 continue;
             }
-            let value = self.get_anyhow(batch.hashes[key], keys[key].as_ref(), Buf::new(), None);
-            found(key, value.await?.as_ref().map(Found::from));
+            let hash = batch.hashes[key];
+            self.look_at_one(hash, keys[key].as_ref(), want, |value| found(key, value)).await?;
         }
         drop(epoch);
         Ok(())
     }
 }
 
-/// GETs of a batch, from the keys to the values.
-struct Gets<'a, F: Fabric, K, S> {
+/// Looks at the keys of a batch, from the keys to the values.
+struct Looks<'a, F: Fabric, K, S> {
     client: &'a Client<F>,
     keys: &'a [K],
     batch: &'a mut Batch,
+    want: Want,
     entry_len: usize,
     found: &'a mut S,
-    /// Bytes of the longest entry among those that were found.
+    /// Bytes of the longest entry among those whose values were found.
     longest: usize,
 }
 
-impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Gets<'_, F, K, S> {
+impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Looks<'_, F, K, S> {
     #[inline(always)]
     fn bucket(&mut self, number: usize) -> RemoteAddr {
         let map = &*self.client.map;
-        let hash = KeyHash::of(map, self.keys[number].as_ref());
-        self.batch.hashes[number] = hash;
-        self.batch.ways[number] = 0;
-        hash.first_bucket(map)
+        self.batch.begin_at(map, number, KeyHash::of(map, self.keys[number].as_ref()))
     }
 
     #[inline(always)]
@@ -112,12 +158,18 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Ge
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
         let (word, wanted) = (self.batch.words[number], self.keys[number].as_ref());
         let header = self.client.sound_in_batch(word, wanted, entry, again);
-        let Some(header) = header.filter(|header| header.entry_len() <= entry.len()) else {
+        let end = |header: &Header| match self.want {
+            Want::Key => header.value_at(),
+            Want::Value => header.entry_len(),
+        };
+        let Some(header) = header.filter(|header| end(header) <= entry.len()) else {
             self.batch.rest.push(number as u8);
             return;
         };
-        let value = &entry[header.value_at()..header.entry_len()];
-        self.longest = self.longest.max(header.entry_len());
+        let value = &entry[header.value_at()..end(header)];
+        if self.want == Want::Value {
+            self.longest = self.longest.max(end(header));
+        }
         // Linearization point of a hit (protocol G2): the READ of the bucket.
         (self.found)(number, Some(Found { version: header.version, value, expires_at_ms: None }));
     }

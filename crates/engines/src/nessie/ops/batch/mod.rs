@@ -5,11 +5,12 @@
 //! Only the usual case is done here: the first match in a bucket is the key's entry, and nobody
 //! changes it. The other keys are left to the general path, after those.
 
+mod delete;
 mod get;
 mod put;
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::{Fabric, RemoteAddr, Step};
+use loch_fabric::{Fabric, Step};
 use zerocopy::FromBytes;
 
 use crate::error::EngineError;
@@ -18,8 +19,7 @@ use crate::limits::{BATCH_ENTRY_BYTES_MAX, WAYS_MAX};
 use crate::nessie::client::Client;
 use crate::nessie::client::batch::Batch;
 use crate::nessie::layout::dte::{HEADER_BYTES, Header, flags};
-use crate::nessie::layout::hash::KeyHash;
-use crate::nessie::layout::ite::Ite;
+use crate::nessie::layout::ite::{Ite, State};
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
@@ -49,7 +49,7 @@ impl<F: Fabric> Client<F> {
         match self.entry_at(word) {
             Some((entry, room)) if room >= entry_len => {
                 batch.words[number] = word;
-                batch.positions[number] = position as u8;
+                batch.slots[number] = batch.slots[number].add(position as u64 * 8);
                 Step::Entry(entry)
             }
             _ => {
@@ -67,16 +67,12 @@ impl<F: Fabric> Client<F> {
             batch.rest.push(number as u8);
             return Step::End;
         }
-        Step::Bucket(self.bucket_of(&batch.hashes[number], way))
-    }
-
-    /// The bucket number `way` of a key.
-    fn bucket_of(&self, hash: &KeyHash, way: usize) -> RemoteAddr {
-        let mut buckets = [hash.first_bucket(&self.map); WAYS_MAX];
-        for way in 1..=way {
-            buckets[way] = hash.bucket(&self.map, &buckets[..way]);
+        let mut buckets = [batch.slots[number]; WAYS_MAX];
+        for way in 0..=way {
+            buckets[way] = batch.hashes[number].bucket(&self.map, &buckets[..way]);
         }
-        buckets[way]
+        batch.slots[number] = buckets[way];
+        Step::Bucket(buckets[way])
     }
 
     /// The header of an entry of a batch, if it is plain, of the key, and of the incarnation that
@@ -94,6 +90,19 @@ impl<F: Fabric> Client<F> {
         let has_key = || entry.get(HEADER_BYTES..HEADER_BYTES + header.key_len()) == Some(key);
         let is_unchanged = again == header.generation || planted::is(Bug::BatchBelievesTorn);
         (is_plain && is_unchanged && self.is_named(word, header) && has_key()).then_some(header)
+    }
+
+    /// Keeps an entry that is to be taken out of the index, if it is the key's and nobody moves it.
+    /// Otherwise the key is left to the general path.
+    #[inline(always)]
+    fn keep_old(&self, batch: &mut Batch, number: usize, key: &[u8], entry: &[u8], again: u64) {
+        let word = batch.words[number];
+        let header = self.sound_in_batch(word, key, entry, again);
+        let visible = matches!(self.map.codec.state(word), State::Visible { .. });
+        match header.filter(|_| visible) {
+            Some(header) => batch.old.push((number as u8, *header)),
+            None => batch.rest.push(number as u8),
+        }
     }
 }
 

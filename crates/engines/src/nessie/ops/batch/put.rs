@@ -229,38 +229,22 @@ struct Puts<'a, F: Fabric> {
 impl<F: Fabric> Chase for Puts<'_, F> {
     #[inline(always)]
     fn bucket(&mut self, number: usize) -> RemoteAddr {
-        let hash = self.drafted.drafts[number].hash;
-        let bucket = hash.first_bucket(&self.client.map);
-        self.batch.hashes[number] = hash;
-        self.batch.ways[number] = 0;
-        self.batch.slots[number] = bucket;
-        bucket
+        self.batch.begin_at(&self.client.map, number, self.drafted.drafts[number].hash)
     }
 
     #[inline(always)]
     fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
         let step = self.client.step(self.batch, number, bucket, self.entry_len);
-        let Batch { words, slots, positions, .. } = &mut *self.batch;
-        match step {
-            Step::Bucket(at) => slots[number] = at,
-            Step::Entry(_) => {
-                slots[number] = slots[number].add(u64::from(positions[number]) * 8);
-                self.client.will_retire(words[number], self.drafted.owned[number].class);
-            }
-            Step::End => (),
+        if let Step::Entry(_) = step {
+            let class = self.drafted.owned[number].class;
+            self.client.will_retire(self.batch.words[number], class);
         }
         step
     }
 
     #[inline(always)]
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
-        let word = self.batch.words[number];
         let wanted = self.drafted.drafts[number].key;
-        let header = self.client.sound_in_batch(word, wanted, entry, again);
-        let visible = matches!(self.client.map.codec.state(word), State::Visible { .. });
-        match header.filter(|_| visible) {
-            Some(header) => self.batch.old.push((number as u8, *header)),
-            None => self.batch.rest.push(number as u8),
-        }
+        self.client.keep_old(self.batch, number, wanted, entry, again);
     }
 }
