@@ -72,10 +72,10 @@ impl Ring {
         self.posted - self.taken
     }
 
-    /// Those of which the next step may be made, if so many shall stay.
+    /// How many places may be taken now so that `keep` places stay.
     #[inline(always)]
-    fn ready(&self, stay: usize) -> usize {
-        self.len().saturating_sub(stay).min(GROUP)
+    fn ready(&self, keep: usize) -> usize {
+        self.len().saturating_sub(keep).min(GROUP)
     }
 }
 
@@ -102,11 +102,11 @@ impl<'a, P: Post> Chases<'a, P> {
         loop {
             self.begin(chase)?;
             let all_began = self.begun == self.count;
-            let stay = if all_began { 0 } else { AHEAD };
-            self.step(self.buckets.ready(stay), chase)?;
+            let keep = if all_began { 0 } else { AHEAD };
+            self.step(self.buckets.ready(keep), chase)?;
             let all_stepped = all_began && self.buckets.len() == 0;
-            let stay = if all_stepped { 0 } else { AHEAD };
-            self.end(self.entries.ready(stay), buf, chase);
+            let keep = if all_stepped { 0 } else { AHEAD };
+            self.end(self.entries.ready(keep), buf, chase);
             if all_stepped && self.entries.len() == 0 {
                 return Ok(());
             }

@@ -102,7 +102,7 @@ impl Region {
     /// Like [`Region::create`], and tells `on_progress` how many bytes have their pages.
     ///
     /// # Errors
-    /// Those of [`Region::create`].
+    /// As [`Region::create`].
     pub fn create_watched(
         path: &Path,
         len: u64,

@@ -32,7 +32,7 @@ impl<F: Fabric> Client<F> {
 
     /// From a key's bucket to the entry that its first match names, or to the next bucket. Keys
     /// that have no more buckets are left to the general path. The word that was found, and its
-    /// position in the bucket, stay in the batch.
+    /// slot, stay in the batch.
     #[inline(always)]
     fn step(
         &self,
