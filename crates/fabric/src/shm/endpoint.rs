@@ -134,7 +134,7 @@ impl ShmEndpoint {
 
     /// The word at `at`, checked.
     #[inline(always)]
-    fn word(&self, at: RemoteAddr, write: bool) -> Result<&AtomicU64> {
+    pub(super) fn word(&self, at: RemoteAddr, write: bool) -> Result<&AtomicU64> {
         let place = self.locate(at, 8, write)?;
         if !at.offset().is_multiple_of(8) {
             return Err(self.misaligned(at, 8));
@@ -202,21 +202,6 @@ impl ShmEndpoint {
         // SAFETY: by this function's contract `place` has `len` mapped bytes; `append_with` gives
         // room for `len` private ones, and `copy` initialises all of them.
         unsafe { buf.append_with(len, |room| copy::copy_out(place, room, len)) };
-    }
-
-    pub(super) fn load_word_at(&self, at: RemoteAddr) -> Result<u64> {
-        Ok(words::load(self.word(at, false)?))
-    }
-
-    /// Loads all whole words of `len` bytes. Returns their sum.
-    #[inline(always)]
-    pub(super) fn load_all(&self, at: RemoteAddr, len: usize) -> Result<u64> {
-        let place = self.locate(at, len, false)?;
-        if !at.offset().is_multiple_of(8) {
-            return Err(self.misaligned(at, len));
-        }
-        // SAFETY: located with `len` bytes and aligned above.
-        Ok((0..len / 8).fold(0, |sum, i| unsafe { sum.wrapping_add(load_word(place, i)) }))
     }
 }
 

@@ -30,7 +30,7 @@ mod words;
 
 pub(crate) use copy::prefetch;
 pub use endpoint::ShmEndpoint;
-pub use limit::Names;
+pub use limit::{Area, BareGets, Names};
 pub use mailbox::MailboxShape;
 pub use messages::{Peer, ShmMessages};
 pub use pages::{OnProgress, Pages};

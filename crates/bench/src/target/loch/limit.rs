@@ -9,7 +9,6 @@
 //! at a time, and with prefetching at several distances, the best of which bounds everything.
 
 use std::borrow::Cow;
-use std::hint::black_box;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -17,8 +16,8 @@ use loch::lanes::block_on;
 use loch_engines::EngineError;
 use loch_engines::nessie::dte::{Header, head_bytes};
 use loch_engines::nessie::hash::{Candidates, TableMap};
-use loch_engines::nessie::ite::Ite;
-use loch_fabric::shm::{Names, ShmEndpoint};
+use loch_engines::nessie::ite::{Codec, Ite};
+use loch_fabric::shm::{Area, BareGets, Names, ShmEndpoint};
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
 use crate::measured::Limits;
@@ -36,14 +35,15 @@ const ROUNDS: usize = 2;
 type Reach<'a> = (&'a TableMap, &'a ShmEndpoint);
 
 /// A bare loop over slots and their entries.
-type Loop = fn(&ShmEndpoint, &[RemoteAddr], &Entries<'_>) -> Result<u64, FabricError>;
+type Loop = fn(&mut BareGets<'_, Entries<'_>>) -> Result<(), FabricError>;
 
 /// The loop without prefetching, and those with it.
-const LOOPS: [Loop; 4] = [
-    |shm, slots, entries| shm.bare_loop(slots, entries),
-    |shm, slots, entries| shm.bare_loop_ahead::<8>(slots, entries),
-    |shm, slots, entries| shm.bare_loop_ahead::<16>(slots, entries),
-    |shm, slots, entries| shm.bare_loop_ahead::<32>(slots, entries),
+const LOOPS: [Loop; 5] = [
+    |gets| gets.one_by_one(),
+    |gets| gets.ahead::<8>(),
+    |gets| gets.ahead::<16>(),
+    |gets| gets.ahead::<32>(),
+    |gets| gets.ahead::<64>(),
 ];
 
 /// Where in the trace the bare loops are.
@@ -66,11 +66,7 @@ pub fn limits(
     let entry_bytes =
         head_bytes(reach.0.shape.protocol) + workload.key_size() + workload.value_size();
     let steps = PASS_STEPS.min(PASS_BYTES_MAX / entry_bytes).max(1);
-    let entries = Entries {
-        map: reach.0,
-        // Whole words; an entry's memory is a multiple of its grain.
-        bytes: entry_bytes.next_multiple_of(8),
-    };
+    let areas = areas(reach.0);
     if is_at_rest && cursor.kept.is_empty() {
         cursor.kept = slots(reach, workload, trace, 0..trace.len())?;
     }
@@ -91,8 +87,10 @@ pub fn limits(
             if slots.is_empty() {
                 return Ok(None);
             }
+            let mut gets =
+                reach.1.bare_gets(&slots, &areas, Entries(&reach.0.codec), entry_bytes)?;
             let began = Instant::now();
-            black_box(bare_loop(reach.1, &slots, &entries)?);
+            bare_loop(&mut gets)?;
             let rate = slots.len() as f64 / began.elapsed().as_secs_f64();
             let limits = limits.get_or_insert_default();
             // The bound of one operation at a time is also one of several.
@@ -165,15 +163,19 @@ fn place(map: &TableMap, word: u64) -> RemoteAddr {
     base.add(place.offset)
 }
 
-/// From slots to entries, all of the same length.
-struct Entries<'a> {
-    map: &'a TableMap,
-    bytes: usize,
+/// The data tables.
+fn areas(map: &TableMap) -> Vec<Area> {
+    let area = |dti| map.data_base(dti as u8).map(|base| (base, map.data_bytes()));
+    (0..map.data_tables()).map_while(area).collect()
 }
+
+/// From words to entries in the data tables.
+struct Entries<'a>(&'a Codec);
 
 impl Names for Entries<'_> {
     #[inline(always)]
-    fn entry(&self, word: u64) -> (RemoteAddr, usize) {
-        (place(self.map, word), self.bytes)
+    fn entry(&self, word: u64) -> (usize, u64) {
+        let place = self.0.place(Ite(word));
+        (usize::from(place.dti), place.offset)
     }
 }
