@@ -7,13 +7,13 @@ BENCH = --engine nessie --fabric shm --records 1000000 --value-size 64 --dist zi
 SECONDS = 60
 
 .DEFAULT_GOAL := help
-.PHONY: demo test verbs-test model bench papers figures headlines soak stress mutants lint sanitize fuzz deps clean help
+.PHONY: demo test verbs-test model bench papers figures headlines soak stress mutants instructions lint sanitize fuzz deps clean help
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
 	cargo run --release --locked -p loch-cli --no-default-features -- demo
 
-test: ## every check for a change on this host: lint, all tests but those on verbs, loom, the simulation
+test: ## every check for a change on this host: lint, all tests but those on verbs, loom, the simulation, instructions
 	scripts/test.sh
 
 verbs-test: ## the tests that need RDMA verbs, in virtual machines; TEXT=… for some of them
@@ -48,6 +48,9 @@ stress: ## threads and processes that come and go where memory is short: six tes
 
 mutants: ## change the code in many ways and see whether a test notices: hours; ARGS="--re layout/slab.rs"
 	scripts/mutants.sh $(ARGS)
+
+instructions: ## count the instructions of the hot paths; ARGS=set makes what is counted their bounds
+	scripts/instructions.sh $(ARGS)
 
 lint: ## the part of `test` that runs no code: format, clippy, house rules, dependencies
 	scripts/lint.sh

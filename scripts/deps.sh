@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what the other scripts need and this machine lacks. Quick if everything is there.
 #
-#   scripts/deps.sh [build] [deny] [peers] [fuzz] [mutants] [verbs]     default: the first three
+#   scripts/deps.sh [build] [deny] [peers] [count] [fuzz] [mutants] [verbs]     default: the first four
 #
 #   build   a C compiler and the pinned Rust toolchain
 #   deny    cargo-deny, into cargo's bin folder
 #   peers   memcached and Redis, which demo and bench compare with; without them they still run
+#   count   valgrind, which counts instructions; without it a test run does not count them
 #   fuzz    cargo-fuzz, into cargo's bin folder
 #   mutants cargo-mutants, into cargo's bin folder
 #   verbs   QEMU, the tools to make its guests, the programs and libraries of RDMA, and the packages
@@ -111,6 +112,10 @@ need_peers() {
   [ ${#missing[@]} -eq 0 ] || packages "${missing[@]}" || say "continuing without ${missing[*]}"
 }
 
+need_count() {
+  have valgrind || packages valgrind || say "continuing without valgrind"
+}
+
 need_verbs() {
   local missing=() package
   for package in qemu-system-x86 busybox-static kmod cpio xz-utils iproute2 ibverbs-providers \
@@ -121,10 +126,10 @@ need_verbs() {
   [ ${#missing[@]} -eq 0 ] || packages "${missing[@]}"
 }
 
-[ $# -gt 0 ] || set -- build deny peers
+[ $# -gt 0 ] || set -- build deny peers count
 for part in "$@"; do
   case $part in
-    build | deny | peers | fuzz | mutants | verbs) "need_$part" ;;
-    *) sed -n 's/^# \{0,1\}//; 2,12p' "$0" >&2; exit 2 ;;
+    build | deny | peers | count | fuzz | mutants | verbs) "need_$part" ;;
+    *) sed -n 's/^# \{0,1\}//; 2,13p' "$0" >&2; exit 2 ;;
   esac
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every check that a change has to pass, cheapest first: lint, the tests of the workspace,
-# loom's models, and the simulation. Tests that need RDMA verbs are in scripts/verbs-test.sh. Fails
+# loom's models, the simulation, and the instructions of the hot paths. Tests that need RDMA verbs are in scripts/verbs-test.sh. Fails
 # as well if the tests leave a process or a file in shared memory behind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ esac
 # The run has a /dev/shm of its own, so all files in it belong to this run.
 if [ "${1:-}" != --inside ]; then
   # What is missing is installed with all rights that the caller has.
-  scripts/deps.sh build deny
+  scripts/deps.sh build deny count
   exec scripts/own-shm.sh scripts/test.sh --inside
 fi
 
@@ -58,5 +58,6 @@ loom=$(run cargo test -p loch-fabric -p loch-engines --locked --lib \
   exit 1
 }
 run scripts/simulate.sh test
+run scripts/instructions.sh
 run nothing_runs
 echo "test: all passed, $SECONDS s"
