@@ -3,8 +3,9 @@
 //! Owns their pipes and their lives: dropping the fleet ends all of them, whatever goes wrong in a
 //! client or in the bench.
 
-use std::io::{BufRead, BufReader};
-use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::env;
+use std::io::{self, BufRead, BufReader};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -74,7 +75,7 @@ impl<'a> Fleet<'a> {
         let (sender, events) = channel();
         let clients = (0..count as usize)
             .map(|number| Client::start(number, sender.clone()))
-            .collect::<std::io::Result<_>>()
+            .collect::<io::Result<_>>()
             .map_err(BenchError::os("start a client"))?;
         Ok(Fleet { system, clients, events, interrupted })
     }
@@ -172,9 +173,8 @@ impl<'a> Fleet<'a> {
 }
 
 impl Client {
-    fn start(number: usize, events: Sender<Event>) -> std::io::Result<Self> {
-        let mut child =
-            helper_command("bench-worker")?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    fn start(number: usize, events: Sender<Event>) -> io::Result<Self> {
+        let mut child = client_command()?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let process = Owned::new(child);
         if let Some(stdout) = stdout {
@@ -198,4 +198,15 @@ fn listen(number: usize, stdout: ChildStdout, events: &Sender<Event>) {
     }
     // This fails only if the fleet is gone.
     let _ = events.send(Event::Ended(number));
+}
+
+/// The command of a client. Glibc asks for huge pages for what the client allocates, if nobody has
+/// chosen otherwise: maps inside a client then have the same pages as the memory of nodes.
+fn client_command() -> io::Result<Command> {
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+    let mut command = helper_command("bench-worker")?;
+    if env::var_os(TUNABLES).is_none() {
+        command.env(TUNABLES, "glibc.malloc.hugetlb=1");
+    }
+    Ok(command)
 }

@@ -4,6 +4,11 @@
 //! which is hashbrown's own. Keys and values of the default sizes lie in the map's entries, as a
 //! program with such keys would have them; others are boxed. GETs copy the value out, as GETs of
 //! every other store do. One process can have such a map, so only one client is measured.
+//!
+//! Operations are done in batches, as nessie's are: keys and values are made before the first look
+//! into the map, and results are counted after the last, so that the processor overlaps the
+//! look-ups of a batch as well as it can. The map's memory has huge pages, as that of nodes has,
+//! where the C library can ask for them (`fleet.rs`).
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -20,8 +25,8 @@ use crate::workload::Workload;
 /// The sizes of keys and values that lie in the entries.
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 64;
-/// Operations that share a guard of papaya's, as operations of a batch would.
-const OPS_A_GUARD: u32 = 32;
+/// Operations of a batch, which share a guard of papaya's.
+const BATCH_OPS: usize = 32;
 /// Records loaded between two reports of progress.
 const LOAD_BATCH: u64 = 1 << 16;
 /// One operation in this many is timed: an operation costs little more than the clock.
@@ -208,13 +213,24 @@ fn copy(found: Option<&impl Bytes>, value: &mut Vec<u8>) -> bool {
 /// A client, and its map.
 struct Client<M> {
     map: M,
+    batch: Vec<Slot>,
+}
+
+/// An operation's place in a batch.
+#[derive(Clone)]
+struct Slot {
+    op: Op,
     key: Vec<u8>,
+    /// The value to store, or the one that was found.
     value: Vec<u8>,
+    is_found: bool,
 }
 
 impl<M: Map + Default> Client<M> {
     fn new(spec: &Spec) -> Self {
-        Client { map: M::default(), key: vec![0; spec.key_size], value: vec![0; spec.value_size] }
+        let (key, value) = (vec![0; spec.key_size], vec![0; spec.value_size]);
+        let slot = Slot { op: Op::load(0), key, value, is_found: false };
+        Client { map: M::default(), batch: vec![slot; BATCH_OPS] }
     }
 }
 
@@ -225,8 +241,10 @@ impl<M: Map> Target for Client<M> {
         records: Range<u64>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
+        let slot = &mut self.batch[0];
         for (done, record) in (1..).zip(records) {
-            put(&mut self.map.pin(), workload, &Op::load(record), &mut self.key, &mut self.value);
+            slot.prepare(workload, Op::load(record));
+            slot.operate(&mut self.map.pin());
             if done % LOAD_BATCH == 0 {
                 progress(done);
             }
@@ -235,27 +253,21 @@ impl<M: Map> Target for Client<M> {
     }
 
     fn run(&mut self, run: &Run<'_>) -> Result<()> {
-        let workload = run.workload();
-        let (key, value) = (&mut self.key, &mut self.value);
         loop {
-            let mut map = self.map.pin();
-            for _ in 0..OPS_A_GUARD {
-                let Some(op) = run.next() else { return Ok(()) };
-                let outcome = match op.kind {
-                    Kind::Get => {
-                        workload.write_key(op.record, key);
-                        match map.get(key, value) {
-                            true => Outcome::Found(value),
-                            false => Outcome::Missing,
-                        }
-                    }
-                    Kind::Put => {
-                        put(&mut map, workload, &op, key, value);
-                        Outcome::Stored
-                    }
-                };
-                run.finish(&op, outcome);
+            let mut taken = 0;
+            while taken < BATCH_OPS
+                && let Some(op) = run.next()
+            {
+                self.batch[taken].prepare(run.workload(), op);
+                taken += 1;
             }
+            if taken == 0 {
+                return Ok(());
+            }
+            let batch = &mut self.batch[..taken];
+            let mut map = self.map.pin();
+            batch.iter_mut().for_each(|slot| slot.operate(&mut map));
+            batch.iter().for_each(|slot| run.finish(&slot.op, slot.outcome()));
         }
     }
 
@@ -264,12 +276,33 @@ impl<M: Map> Target for Client<M> {
     }
 }
 
-#[inline]
-fn put(map: &mut impl Pinned, workload: &Workload, op: &Op, key: &mut [u8], value: &mut Vec<u8>) {
-    workload.write_key(op.record, key);
-    value.resize(workload.value_size(), 0);
-    workload.write_value(op.record, op.version, value);
-    map.put(key, value);
+impl Slot {
+    #[inline]
+    fn prepare(&mut self, workload: &Workload, op: Op) {
+        self.op = op;
+        workload.write_key(op.record, &mut self.key);
+        if op.kind == Kind::Put {
+            self.value.resize(workload.value_size(), 0);
+            workload.write_value(op.record, op.version, &mut self.value);
+        }
+    }
+
+    #[inline]
+    fn operate(&mut self, map: &mut impl Pinned) {
+        match self.op.kind {
+            Kind::Get => self.is_found = map.get(&self.key, &mut self.value),
+            Kind::Put => map.put(&self.key, &self.value),
+        }
+    }
+
+    #[inline]
+    fn outcome(&self) -> Outcome<'_> {
+        match (self.op.kind, self.is_found) {
+            (Kind::Get, true) => Outcome::Found(&self.value),
+            (Kind::Get, false) => Outcome::Missing,
+            (Kind::Put, _) => Outcome::Stored,
+        }
+    }
 }
 
 #[cfg(test)]
