@@ -4,14 +4,17 @@
 //! | --- | --- | --- |
 //! | `bench` | measures the baselines of the papers | [`baselines`] |
 //! | `card` | prints the figures of the KV-Direct paper, on its card | [`kv_direct`] |
+//! | `memory` | prints what memory small values take | [`targets`] |
 //! | `points` | prints the measurements of micro-benchmarks, as results | [`criterion`] |
 //! | `table` | prints a results file as tables | [`tables`] |
+//! | `targets` | what is wanted on shared memory, and what was measured | [`targets`] |
 #![forbid(unsafe_code)]
 
 mod baselines;
 mod criterion;
 mod kv_direct;
 mod tables;
+mod targets;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -25,6 +28,7 @@ use rustix::process::Signal;
 
 use self::baselines::BaselineArgs;
 use self::kv_direct::CardArgs;
+use self::targets::TargetsArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,8 +36,8 @@ Examples:
   loch-papers card --quick --figure 13       the out-of-order engine of the KV-Direct paper
   loch-papers table docs/results/performance.jsonl
 
-`make papers` compares the baselines with Loch's engines. Exit codes: 0 done, 2 usage, 3 something
-failed, 130 `bench` was interrupted.";
+`make papers` compares the baselines with Loch's engines. Exit codes: 0 done, 1 a target is missed
+that was met before, 2 usage, 3 something failed, 130 `bench` was interrupted.";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -61,6 +65,9 @@ enum Command {
         /// One JSON object a line
         file: PathBuf,
     },
+    Targets(TargetsArgs),
+    /// Print how many times the bytes of its keys (16 B) and values (64 B) a full node has
+    Memory,
     /// The server of a baseline; gets its order on stdin
     #[command(name = "bench-baseline", hide = true)]
     Server {
@@ -74,7 +81,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command.run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // If stderr is closed, the line is lost.
             let _ = writeln!(std::io::stderr(), "loch-papers: {error}");
@@ -84,8 +91,10 @@ fn main() -> ExitCode {
 }
 
 impl Command {
-    fn run(self) -> Result<(), BenchError> {
-        match self {
+    fn run(self) -> Result<ExitCode, BenchError> {
+        let done = match self {
+            Command::Targets(args) => return targets::run(&args),
+            Command::Memory => targets::memory::print(),
             Command::Bench(args) => baselines::run(args),
             Command::Card(args) => kv_direct::run(&args),
             Command::Points { folder } => criterion::print(&folder),
@@ -95,7 +104,8 @@ impl Command {
                 baselines::serve().map_err(BenchError::from)
             }
             Command::Subprocess(subprocess) => subprocess.run(&baselines::all()),
-        }
+        };
+        done.map(|()| ExitCode::SUCCESS)
     }
 }
 

@@ -1,0 +1,181 @@
+//! `loch-papers targets`: what "fast" means for Loch on shared memory, beside what was measured.
+//!
+//! `scripts/targets.sh` measures, and writes a results file: results of `loch bench --json` and
+//! single numbers, each with the name of the measurement that it belongs to. The same file, as it
+//! was committed, is what the document says: its table is made from it, and a later measurement is
+//! compared with it.
+
+pub mod memory;
+mod target;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use loch_bench::error::BenchError;
+use loch_bench::report::put_out;
+use serde::Deserialize;
+
+use self::target::{Of, TARGETS, Target, Wanted};
+
+/// A measured ratio has to be this share of what the document says: what a machine that is shared
+/// moves a ratio by.
+const KEPT: f64 = 0.9;
+/// An upper bound is kept within this, however small what the document says is.
+const SLACK: f64 = 0.02;
+/// The lines of the document around its table.
+const BEGIN: &str = "<!-- The table of scripts/targets.sh -->";
+const END: &str = "<!-- The end of the table -->";
+
+/// Show the targets on shared memory, beside what was measured
+#[derive(Debug, Args)]
+pub struct TargetsArgs {
+    /// The results of scripts/targets.sh
+    results: PathBuf,
+    /// Compare with these results: exit code 1 if a ratio falls below nine tenths of theirs
+    #[arg(long, value_name = "RESULTS")]
+    documented: Option<PathBuf>,
+    /// Put the table into this document
+    #[arg(long, value_name = "DOCUMENT", conflicts_with = "documented")]
+    into: Option<PathBuf>,
+}
+
+/// A line of a results file that belongs to a measurement.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Row {
+    /// The measurement.
+    target: String,
+    engine: String,
+    ops_per_s: f64,
+    limit_share: Option<f64>,
+    limit_one_share: Option<f64>,
+    /// How many times as fast as the first system of the run.
+    times_the_first: Option<f64>,
+    /// A number that does not come from a workload.
+    value: Option<f64>,
+}
+
+/// Shows the targets. The exit code is 1 if one falls below what is documented.
+///
+/// # Errors
+/// If a file cannot be read or written, or is not what it should be.
+pub fn run(args: &TargetsArgs) -> Result<ExitCode, BenchError> {
+    let measured = rows(&args.results)?;
+    if let Some(document) = &args.into {
+        let text = fs::read_to_string(document).map_err(BenchError::os("read the document"))?;
+        let text = with_table(&text, &table(&measured, None).0).ok_or_else(|| {
+            BenchError::usage(format!("{} has no lines {BEGIN} and {END}", document.display()))
+        })?;
+        fs::write(document, text).map_err(BenchError::os("write the document"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let documented = args.documented.as_deref().map(rows).transpose()?;
+    let (table, falls) = table(&measured, documented.as_deref());
+    put_out(table.as_bytes()).map_err(BenchError::os("write the table"))?;
+    for what in &falls {
+        eprintln!("loch-papers: worse than nine tenths of what the document says: {what}");
+    }
+    Ok(ExitCode::from(u8::from(!falls.is_empty())))
+}
+
+fn rows(file: &Path) -> Result<Vec<Row>, BenchError> {
+    let text = fs::read_to_string(file).map_err(BenchError::os("read the results"))?;
+    parse(&text).map_err(|error| BenchError::usage(format!("{}: {error}", file.display())))
+}
+
+/// The lines that belong to a measurement: headers do not.
+fn parse(text: &str) -> Result<Vec<Row>, serde_json::Error> {
+    let rows = text.lines().map(serde_json::from_str::<Row>);
+    Ok(rows
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .filter(|row| !row.target.is_empty())
+        .collect())
+}
+
+/// The table, and what falls below the documented results.
+fn table(measured: &[Row], documented: Option<&[Row]>) -> (String, Vec<&'static str>) {
+    let (mut out, mut falls) = (String::new(), Vec::new());
+    let head = if documented.is_some() { " documented |" } else { "" };
+    let rule = if documented.is_some() { " ---: |" } else { "" };
+    let _ = writeln!(out, "| | wanted | worst run | best run |{head}");
+    let _ = writeln!(out, "| --- | ---: | ---: | ---: |{rule}");
+    for target in &TARGETS {
+        let seen = Seen::of(target, measured);
+        let _ = write!(out, "| {} | {} |", target.what, target.wanted);
+        match &seen {
+            Some(Seen { worst, best }) if target.wanted.is_met(*worst) => {
+                let _ = write!(out, " {worst:.2} | {best:.2} |");
+            }
+            Some(Seen { worst, best }) => {
+                let _ = write!(out, " **{worst:.2}** | {best:.2} |");
+            }
+            None => out.push_str(" – | – |"),
+        }
+        if let Some(documented) = documented {
+            let before = Seen::of(target, documented);
+            match &before {
+                Some(Seen { worst, .. }) => {
+                    let _ = write!(out, " {worst:.2} |");
+                }
+                None => out.push_str(" – |"),
+            }
+            if falls_below(target, seen, before) {
+                falls.push(target.what);
+            }
+        }
+        out.push('\n');
+    }
+    (out, falls)
+}
+
+/// Whether a measurement is worse than nine tenths of an earlier one, or is missing.
+fn falls_below(target: &Target, seen: Option<Seen>, before: Option<Seen>) -> bool {
+    let Some(before) = before else { return false };
+    seen.is_none_or(|seen| match target.wanted {
+        Wanted::AtLeast(_) => seen.worst < KEPT * before.worst,
+        Wanted::AtMost(_) => seen.worst > before.worst / KEPT + SLACK,
+    })
+}
+
+/// The results of all runs of a target.
+struct Seen {
+    worst: f64,
+    best: f64,
+}
+
+impl Seen {
+    fn of(target: &Target, rows: &[Row]) -> Option<Self> {
+        let of_target: Vec<_> = rows.iter().filter(|row| row.target == target.name).collect();
+        let memcached = of_target.iter().find(|row| row.engine == "memcached");
+        let value = |row: &&Row| match target.of {
+            Of::Limit => row.limit_share,
+            Of::LimitOne => row.limit_one_share,
+            Of::Times(peers) if !peers.contains(&&*row.engine) => None,
+            Of::Times(_) => row.times_the_first.map(|times| 1.0 / times),
+            Of::Served if row.engine == "memcached" => None,
+            Of::Served => memcached.map(|peer| row.ops_per_s / peer.ops_per_s),
+            Of::Value => row.value,
+        };
+        let values: Vec<f64> = of_target.iter().filter_map(value).collect();
+        let lowest = values.iter().copied().reduce(f64::min)?;
+        let highest = values.iter().copied().fold(lowest, f64::max);
+        Some(match target.wanted {
+            Wanted::AtLeast(_) => Seen { worst: lowest, best: highest },
+            Wanted::AtMost(_) => Seen { worst: highest, best: lowest },
+        })
+    }
+}
+
+/// The document with the table between its two lines.
+fn with_table(document: &str, table: &str) -> Option<String> {
+    let (before, rest) = document.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{table}\n{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests;
