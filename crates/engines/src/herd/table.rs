@@ -25,7 +25,7 @@ pub struct Herd;
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Slots of its index on each node. Default: one slot for every 64 bytes of the table's memory
-    /// in a cache, and for every 112 bytes in a store.
+    /// in a cache, and for every 112 bytes in a store, but no more than a worker can have entries.
     pub index_slots: Option<u64>,
     /// Its behaviour when it is full. Default `cache`.
     pub mode: Option<Mode>,
@@ -137,7 +137,7 @@ impl Engine for Herd {
         let bytes = budget.left(shared)? / workers;
         let index_slots = match options.index_slots {
             Some(slots) => slots.div_ceil(workers),
-            None => bytes / slot_bytes,
+            None => (bytes / slot_bytes).min(storage::ENTRIES_MAX),
         };
         let partition = PartitionShape { mode, bytes, index_slots };
         partition.plan()?;
@@ -220,6 +220,27 @@ impl Engine for Herd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_of_any_size_has_an_index_by_default() {
+        for mode in [Mode::Cache, Mode::Store] {
+            for share in [64 << 20, 1 << 40, 64 << 40] {
+                let room = Room {
+                    share,
+                    nodes: 1,
+                    value_max: None,
+                    workers: 1,
+                    window: None,
+                    slots: 8,
+                    is_remote: false,
+                };
+                let options = Options { mode: Some(mode), ..Options::default() };
+                let plan = Herd::plan(&options, &room).expect("it can be laid out");
+                let partition = PartitionShape::of(&plan.params).expect("it was planned");
+                assert!(partition.index_slots >= 1 << 18, "{partition:?}");
+            }
+        }
+    }
 
     #[test]
     fn what_an_entry_says_of_partitions_survives_the_trip() {

@@ -41,7 +41,7 @@ use self::entry::{Draft, GRAIN_WORDS, Head, flags, present};
 use self::heap::Heap;
 use self::log::Log;
 use self::lossy::{BUCKET_WORDS, Lossy};
-pub use self::plan::{Mode, Plan};
+pub use self::plan::{ENTRIES_MAX, Mode, Plan};
 use super::key::KeyHash;
 use crate::error::EngineError;
 use crate::limits::HERD_ITEM_BYTES_MAX;

@@ -34,6 +34,8 @@ pub struct Plan {
 /// The least number of grains of a log or heap: room for several of the longest entries.
 const DATA_GRAINS_MIN: u64 = 4 * ENTRY_GRAINS_MAX as u64;
 const DATA_GRAINS_MAX: u64 = u32::MAX as u64 - 1;
+/// The most entries of a partition: each takes a grain at least.
+pub const ENTRIES_MAX: u64 = DATA_GRAINS_MAX;
 const BUCKET_BYTES: u64 = BUCKET_WORDS as u64 * 8;
 
 impl Plan {
