@@ -172,3 +172,36 @@ fn trimmed(sheet: &Sheet) -> String {
     let lines = text.lines().map(|line| line.trim_end());
     lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect::<Vec<_>>().join("\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_says_the_unit_of_its_entries_if_that_is_not_the_usual_one() {
+        let declaration = |grain_bytes| {
+            let info = TableInfo {
+                name: "large".into(),
+                engine: "nessie".into(),
+                protocol: TableProtocol::Loch,
+                workers: 0,
+                value_bytes_max: 64 << 20,
+                ways: 3,
+                bucket_slots: 4,
+                index_slots: 1000,
+                index_bytes: 8000,
+                data_bytes: 16 << 40,
+                grain_bytes,
+            };
+            TableStats::new(&info, &[], Vec::new()).declaration()
+        };
+        for usual in [0, GRAIN_BYTES] {
+            assert!(!declaration(usual).contains("units"), "{}", declaration(usual));
+        }
+        let coarse = declaration(128);
+        assert!(
+            coarse.contains(", entries in units of 128 bytes (half of one is lost"),
+            "{coarse}"
+        );
+    }
+}
