@@ -304,7 +304,8 @@ pub enum Error {
     /// The region file was made with another configuration.
     #[error(
         "the region {path} has {field} {have}, the configuration says {want}: start the node with \
-         the configuration that made it, or remove the file and lose its data",
+         the configuration that made it (or, if that is this one, with the version of Loch that \
+         made it), or remove the file and lose its data",
         path = .path.display()
     )]
     RegionMismatch {
