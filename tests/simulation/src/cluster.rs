@@ -10,7 +10,7 @@ use loch::simulated::{Connector, Layout, SimNet, Table};
 use loch::{ByteSize, FabricKind, NodeConfig, TableConfig, TableProtocol};
 use loch_engines::Kv;
 use loch_engines::epoch::Session;
-use loch_engines::nessie::geometry::{Geometry, Protocol};
+use loch_engines::nessie::geometry::{Bits, Geometry, Protocol};
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::options::{LayoutOptions, Options};
 use loch_engines::nessie::{CacheLimits, release_dead};
@@ -87,7 +87,7 @@ impl Cluster {
         for _ in 0..table.nodes {
             world.add_node(layout.region_bytes);
         }
-        let map = map(&layout.tables.remove(0), table.gen_bits);
+        let map = map(&layout.tables.remove(0), table);
         let agents = (0..table.nodes).map(|_| Rc::default()).collect();
         let incarnations = Cell::new(1);
         let seats = RefCell::new(vec![None; table.nodes as usize]);
@@ -238,13 +238,18 @@ fn config(table: &workload::Table) -> NodeConfig {
     }
 }
 
-/// The table's map. Its generations have this many bits, which no parameter says.
-fn map(table: &Table, gen_bits: Option<u32>) -> Arc<TableMap> {
-    let map = table.map.nessie().expect("it is nessie's");
-    let Some(gen_bits) = gen_bits else { return map.clone() };
+/// The map of a laid out table: with its generations' bits and its addresses, which no parameter
+/// says.
+fn map(laid_out: &Table, table: &workload::Table) -> Arc<TableMap> {
+    let map = laid_out.map.nessie().expect("it is nessie's");
     let mut shape = map.shape;
-    shape.bits.gen_bits = gen_bits;
-    Arc::new(TableMap::new(shape, &table.places))
+    if let Some(bytes) = table.addresses_of {
+        shape.bits = Bits::new(shape.bits.candidates, table.nodes, bytes);
+    }
+    if let Some(gen_bits) = table.gen_bits {
+        shape.bits.gen_bits = gen_bits;
+    }
+    Arc::new(TableMap::new(shape, &laid_out.places))
 }
 
 async fn work(

@@ -41,7 +41,8 @@ struct Arguments {
 enum Command {
     /// Run one seed and report what happened
     One {
-        /// A workload of nessie (hot, full, reuse, long, moves, scarce, wraps, held-up, expiry),
+        /// A workload of nessie (hot, full, reuse, long, moves, scarce, wraps, held-up, expiry,
+        /// coarse, batches),
         /// or of an engine with workers (server, hybrid, server-scarce, hybrid-scarce,
         /// herd-store, herd-cache, pilaf, kv-direct, example)
         workload: Name,

@@ -5,6 +5,7 @@
 //! only a part of it would show.
 
 use clap::ValueEnum;
+use loch_engines::limits::DATA_TABLE_BYTES_MAX;
 use loch_engines::nessie::geometry::{self, Options};
 use loch_fabric::sim::{Faults, Profile};
 use rand::{Rng, RngExt};
@@ -34,6 +35,9 @@ pub enum Workload {
     HeldUp,
     /// Values that expire during the run, by clocks that differ.
     Expiry,
+    /// The work of other workloads in a table whose entries have coarse addresses, as those of a
+    /// table of many TiB have.
+    Coarse,
     /// Batches of GETs and PUTs, on one host, beside the work of the other workloads. Loch's
     /// protocol alone has batches.
     Batches,
@@ -69,6 +73,8 @@ pub struct Table {
     pub protocol: geometry::Protocol,
     /// Bits of a generation in index words, if they are fewer than the shape leaves.
     pub gen_bits: Option<u32>,
+    /// Entries have addresses as if the data tables had so many bytes.
+    pub addresses_of: Option<u64>,
 }
 
 /// Everything a seed decides before the first step.
@@ -196,7 +202,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 10] = [
+    pub const ALL: [Workload; 11] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,
@@ -206,6 +212,7 @@ impl Workload {
         Self::Wraps,
         Self::HeldUp,
         Self::Expiry,
+        Self::Coarse,
         Self::Batches,
     ];
 
@@ -221,6 +228,7 @@ impl Workload {
             Workload::Wraps => "wraps",
             Workload::HeldUp => "held-up",
             Workload::Expiry => "expiry",
+            Workload::Coarse => "coarse",
             Workload::Batches => "batches",
         }
     }
@@ -232,6 +240,7 @@ impl Workload {
             Self::Wraps => wraps(Self::Hot.usual(random), random),
             Self::HeldUp => held_up(Self::Hot.usual(random), random),
             Self::Expiry => expiry(Self::Hot.usual(random), random),
+            Self::Coarse => coarse(random),
             Self::Batches => batches(random),
             _ => self.usual(random),
         }
@@ -281,6 +290,7 @@ impl Workload {
                 options,
                 protocol: geometry::Protocol::Loch,
                 gen_bits: None,
+                addresses_of: None,
             },
             faults,
             clients,
@@ -321,6 +331,7 @@ impl Workload {
             | Workload::Wraps
             | Workload::HeldUp
             | Workload::Expiry
+            | Workload::Coarse
             | Workload::Batches => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
@@ -480,6 +491,15 @@ fn expiry(usual: Setting, random: &mut impl Rng) -> Setting {
     setting.deletes = 1;
     setting.faults.wall_skew_ms = random.random_range(0..=2);
     setting.lives = Some(Lives { long: 1, ops_max: 20 });
+    setting
+}
+
+/// The work of another workload in a table with the addresses of the largest one: entries begin at
+/// multiples of 128 bytes and more.
+fn coarse(random: &mut impl Rng) -> Setting {
+    let others = [Workload::Hot, Workload::Full, Workload::Reuse, Workload::Long];
+    let mut setting = others[random.random_range(0..others.len())].usual(random);
+    setting.table.addresses_of = Some(DATA_TABLE_BYTES_MAX);
     setting
 }
 
