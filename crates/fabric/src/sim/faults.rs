@@ -20,7 +20,8 @@ pub struct Faults {
     /// The longest time until they do.
     pub store_ns: u64,
     /// Remote atomics that read and write their word at two moments this far apart: other atomics
-    /// of the NIC wait, the CPU does not ([`Atomics::Nic`](crate::Atomics)).
+    /// of the NIC wait, the CPU does not ([`Atomics::Nic`](crate::Atomics)). Where atomics are
+    /// coherent, they only take so long.
     pub atomic_window_ns: u64,
     /// Whether a process's own processor wrongly executes atomics on its node, instead of the
     /// node's card. [`Atomics::Nic`](crate::Atomics) forbids this.

@@ -10,7 +10,7 @@ use super::profile::occupy;
 use super::state::{Event, Inner, pair};
 use super::verb::{Stage, Verb, VerbId, Work};
 use super::watch::{Change, How};
-use crate::{RegionId, RemoteAddr};
+use crate::{Atomics, RegionId, RemoteAddr};
 
 /// How often a request that does not get through is sent again.
 const RESEND_NS: u64 = 200_000;
@@ -188,7 +188,7 @@ impl Inner {
                     drop(verbs);
                     return self.at(now + window, Event::Execute(id));
                 }
-                if window == 0 {
+                if window == 0 || self.profile.caps.atomics == Atomics::Coherent {
                     verb.old = memory.load(at);
                 }
                 let from = verb.old;

@@ -205,6 +205,24 @@ fn a_store_in_the_middle_of_an_atomic_is_overwritten() {
     }
 }
 
+/// The second of the two moments counts: a store before it is seen.
+#[test]
+fn a_store_in_the_middle_of_a_coherent_atomic_is_seen() {
+    let faults = Faults { atomic_window_ns: 20_000, ..Faults::default() };
+    let lab = Lab::of(Profile::ONE_HOST, 2, 1, faults);
+    let swapped = Told::new();
+    let told = swapped.clone();
+    lab.go(HERE, |f| async move {
+        told.tell(f.compare_swap(at(THERE, 0), 0, 1).await);
+    });
+    lab.go(THERE, |f| async move {
+        f.pause(5).await;
+        f.store_before(at(THERE, 0), 100).expect("it is mapped");
+    });
+    lab.finish();
+    assert_eq!((swapped.take(), lab.load(at(THERE, 0))), (vec![Ok(100)], 100));
+}
+
 /// Two processes swap the same word at the same time; returns how many were told that they
 /// succeeded.
 fn winners(cpu_atomics: bool) -> usize {
