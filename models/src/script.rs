@@ -39,6 +39,8 @@ impl Key {
 pub enum Op {
     /// Returns the value.
     Get(Key),
+    /// Returns the value, and looks at it in place once more.
+    Pin(Key),
     /// Sets the value.
     Put(Key, u8),
     /// Removes the value, and returns whether there was one.
@@ -65,17 +67,22 @@ impl Op {
     /// The key, if the operation has one. Operations without a key change no visible value.
     pub fn key(self) -> Option<Key> {
         match self {
-            Self::Get(key) | Self::Put(key, _) | Self::Delete(key) => Some(key),
+            Self::Get(key) | Self::Pin(key) | Self::Put(key, _) | Self::Delete(key) => Some(key),
             Self::PutIf(key, ..) | Self::PutIfAbsent(key, _) => Some(key),
             Self::FetchAdd(key) | Self::Remove(key) => Some(key),
             Self::Move(..) | Self::Settle(_) | Self::Scrub => None,
         }
     }
 
+    /// Whether the operation only reads the value of a key.
+    pub fn is_read(self) -> bool {
+        matches!(self, Self::Get(_) | Self::Pin(_))
+    }
+
     /// The value of the key after the operation if it was `value` before, and the result.
     pub fn apply(self, value: u8) -> (u8, u8) {
         match self {
-            Self::Get(_) => (value, value),
+            Self::Get(_) | Self::Pin(_) => (value, value),
             Self::Put(_, new) => (new, 0),
             Self::Delete(_) => (0, u8::from(value != 0)),
             Self::PutIf(_, was, new) if value == was && value != 0 => (new, 1),
@@ -92,6 +99,7 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Get(key) => write!(f, "GET({key:?})"),
+            Self::Pin(key) => write!(f, "PIN({key:?})"),
             Self::Put(key, value) => write!(f, "PUT({key:?},{value})"),
             Self::Delete(key) => write!(f, "DELETE({key:?})"),
             Self::PutIf(key, was, value) => write!(f, "PUT_IF({key:?},{was}->{value})"),
@@ -126,6 +134,7 @@ fn read(text: &str) -> Option<Op> {
     let number = |argument: &str| argument.parse::<u8>().ok().filter(|number| *number <= 9);
     Some(match name {
         "GET" => Op::Get(key(next()?)?),
+        "PIN" => Op::Pin(key(next()?)?),
         "PUT" => Op::Put(key(next()?)?, number(next()?)?),
         "DELETE" => Op::Delete(key(next()?)?),
         "PUT_IF" => Op::PutIf(key(next()?)?, number(next()?)?, number(next()?)?),
@@ -146,6 +155,7 @@ mod tests {
     fn operations_are_read_as_they_are_shown() {
         for op in [
             Op::Get(Key::A),
+            Op::Pin(Key::B),
             Op::Put(Key::B, 3),
             Op::Delete(Key::A),
             Op::PutIf(Key::A, 9, 1),

@@ -106,6 +106,7 @@ fn every_step_of_the_protocol_is_taken() {
         ("move-crashes", 20_000),
         ("move-with-same-filter", 20_000),
         ("torn-reads", 20_000),
+        ("pin-beside-updates", 2_000),
         ("cached-put-if-version", 20_000),
         ("settle-beside-inserts", 20_000),
         ("insert-delete-read-anywhere", 30_000),

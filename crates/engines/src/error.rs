@@ -65,6 +65,15 @@ pub enum EngineError {
         /// The time that the operation may take.
         timeout_us: u64,
     },
+    /// The session has as many values pinned as it can.
+    #[error(
+        "{max} values are pinned already, which is as many as one session can: drop some of them, \
+         copy them, or open the table another time"
+    )]
+    TooManyPins {
+        /// Pins of a session.
+        max: usize,
+    },
     /// The value under the key is not a counter of 8 bytes.
     #[error("the value has {len} bytes: fetch_add needs a value of 8 bytes")]
     NotACounter {

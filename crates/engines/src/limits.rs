@@ -66,13 +66,17 @@ pub const SEARCHES_FOR_ROOM: u64 = 4;
 /// only: removing it early costs the other client a retry, never a result.
 pub const PATIENCE_US: u64 = 500;
 
+/// Values that a session can have pinned at a time. Whoever takes an entry that was pinned looks at
+/// the pins of all sessions, so the number is a small one.
+pub const PINS_MAX: usize = 32;
+
 /// Freed entries rest in a queue of this length before they are used again. Readers that are on
 /// their way to an entry then rarely have to start over.
 pub const QUARANTINE_ENTRIES: usize = 512;
 
-/// No more bytes than this of one class rest: it is better to use long entries again while they are
-/// still in the processor's cache.
-pub const QUARANTINE_BYTES: u64 = 4 << 20;
+/// Longer entries do not rest. Those that were freed last are used first, while they are still in
+/// the processor's caches; to read them takes so long that a rest would spare few readers.
+pub const QUARANTINE_ENTRY_BYTES_MAX: u64 = 8 << 10;
 
 /// Bytes of a herd request slot (herd §4.2).
 pub const HERD_SLOT_BYTES: u64 = 1024;

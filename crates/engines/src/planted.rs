@@ -63,6 +63,12 @@ pub enum Bug {
     NoteOutsideEpoch,
     /// A generation starts over without a rest.
     NoRestAtWrap,
+    /// An entry is used again although it is pinned.
+    PinIgnored,
+    /// A slab is taken apart although an entry of it is pinned.
+    PinRecut,
+    /// A pin is believed without another look at the index.
+    PinUnverified,
     /// A seized slab is allocated from without a grace period.
     SeizedUsedAtOnce,
     /// A slab changes its class without a grace period.

@@ -11,14 +11,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::checksum::checksum;
 use crate::error::LayoutError;
-use crate::limits::{NODES_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX};
+use crate::limits::{NODES_MAX, PINS_MAX, TABLE_NAME_BYTES_MAX, TABLES_MAX};
 
 /// First word of every region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"LOCHMEM\0");
 
 /// The version of everything in this file and of the engines' layouts. A region of another version
 /// has to be made anew: there is no migration in place.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// Offset of the word that counts requests for a grace period; see [`crate::epoch`].
 pub const EPOCH_OFFSET: u64 = 1024;
@@ -26,12 +26,16 @@ pub const EPOCH_OFFSET: u64 = 1024;
 pub const STAMP_OFFSET: u64 = 1088;
 /// Offset of the word from which session incarnations are taken.
 pub const INCARNATION_OFFSET: u64 = 1152;
+/// Offset of the word that bounds the session slots that may hold pins: none from it on ever did.
+pub const PINNERS_OFFSET: u64 = 1216;
 /// Offset of the table directory.
 pub const DIRECTORY_OFFSET: u64 = 4096;
 /// Offset of the session slots.
 pub const SESSIONS_OFFSET: u64 = 8192;
 /// Bytes of a session slot: a cache line.
 pub const SESSION_BYTES: u64 = 64;
+/// Bytes of a session's pins, which lie behind all session slots: a word for each pin.
+pub const PINS_BYTES: u64 = PINS_MAX as u64 * 8;
 /// Tables start at multiples of this.
 pub const TABLE_ALIGN_BYTES: u64 = 64 << 10;
 
@@ -180,13 +184,13 @@ impl Header {
         let sane = header.nodes as usize <= NODES_MAX
             && header.node < header.nodes
             && header.tables as usize <= TABLES_MAX
-            && SESSIONS_OFFSET + header.sessions as u64 * SESSION_BYTES <= region_bytes;
+            && tables_offset(header.sessions) <= region_bytes;
         if sane { Ok(header) } else { Err(damaged("header")) }
     }
 
-    /// First byte after the session slots where a table may start.
+    /// As [`tables_offset`].
     pub fn tables_offset(&self) -> u64 {
-        (SESSIONS_OFFSET + self.sessions as u64 * SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES)
+        tables_offset(self.sessions)
     }
 }
 
@@ -263,6 +267,16 @@ impl TableEntry {
 /// The address of session slot `slot` of a node.
 pub fn session_addr(node: RegionId, slot: u32) -> RemoteAddr {
     RemoteAddr::new(node, SESSIONS_OFFSET + slot as u64 * SESSION_BYTES)
+}
+
+/// The offset of the pins of session slot `slot` in a region with `sessions` session slots.
+pub const fn pins_offset(sessions: u32, slot: u32) -> u64 {
+    SESSIONS_OFFSET + sessions as u64 * SESSION_BYTES + slot as u64 * PINS_BYTES
+}
+
+/// First byte after the pins of `sessions` session slots where a table may start.
+pub const fn tables_offset(sessions: u32) -> u64 {
+    pins_offset(sessions, sessions).next_multiple_of(TABLE_ALIGN_BYTES)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::{CacheLimits, Client, PutOptions};
-use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, session_addr};
+use loch_engines::region::{session_addr, tables_offset};
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
 
@@ -21,7 +21,7 @@ fn two_nodes() -> (World, [Client<SimEndpoint>; 2]) {
     let options = Options { checksums: true, ..Options::default() };
     let geometry = Geometry::plan(2, 16 << 20, 1 << 12, 3, 4, 1 << 20, options).unwrap();
     let shape = geometry.validate().unwrap();
-    let offset = (SESSIONS_OFFSET + 4 * SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
+    let offset = tables_offset(4);
     let profile = Profile { retry_ns: 1_000_000, ..Profile::CONNECTX_3_56 };
     let world = World::new(1, profile, Faults::default());
     let tables = [HERE, THERE].map(|node| {

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use crate::limits::BUCKET_WORDS_MAX;
+use crate::sync::{Ordering, fence};
 use crate::{Buf, Counters, RegionId, RemoteAddr, Result};
 
 /// The accesses with which remote atomics are atomic.
@@ -237,6 +238,12 @@ pub trait Fabric {
 
     /// Loads a word of a mapped region; no later access is executed before it.
     fn load(&self, at: RemoteAddr) -> Result<u64>;
+
+    /// Orders all loads and stores of this thread before it, and all that they show of others,
+    /// before all loads after it.
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
 
     /// Appends `len` bytes of a mapped region to `buf` by CPU loads, in any order: the bytes may be
     /// of different moments. `at` is 8-aligned.

@@ -9,7 +9,7 @@ use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::slab::Slab;
 use loch_engines::region::{
     DIRECTORY_OFFSET, Header, INCARNATION_OFFSET, LAYOUT_VERSION, MAGIC, SESSION_BYTES,
-    SESSIONS_OFFSET, TableEntry,
+    SESSIONS_OFFSET, TableEntry, tables_offset,
 };
 use loch_engines::registry::EngineId;
 use loch_fabric::shm::Region;
@@ -135,7 +135,7 @@ pub fn assert_inside(header: &Header, tables: &[TableEntry]) {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for table in tables {
         let end = table.offset.checked_add(table.bytes).expect("it ends somewhere");
-        let first = SESSIONS_OFFSET + header.sessions as u64 * SESSION_BYTES;
+        let first = tables_offset(header.sessions);
         assert!(table.offset >= first, "a table in the session slots: {header:?} {table:?}");
         assert!(end <= header.region_bytes, "a table out of its region: {header:?} {table:?}");
         let apart = |(from, to): &(u64, u64)| end <= *from || table.offset >= *to;

@@ -165,6 +165,17 @@ pub enum Error {
         /// The number of moves that were allowed.
         moves: usize,
     },
+    /// The table has as many values pinned as it can.
+    #[error(
+        "{max} values of table {table:?} are pinned already, which is as many as one session can \
+         have: drop some, copy them, or open the table another time"
+    )]
+    TooManyPins {
+        /// The table.
+        table: String,
+        /// The number of values that can be pinned at a time.
+        max: usize,
+    },
     /// There is no memory for an entry of this size.
     #[error(
         "table {table:?} has no memory for an entry of {}: its data tables have {} in all; delete \
@@ -468,6 +479,7 @@ impl Error {
                 Self::OutOfMemory { table, bytes, capacity }
             }
             EngineError::Timeout { timeout_us } => Self::Timeout { table, timeout_us },
+            EngineError::TooManyPins { max } => Self::TooManyPins { table, max },
             EngineError::NotACounter { len } => Self::NotACounter { len },
             EngineError::NotAVector { len, wanted } => Self::NotAVector { table, len, wanted },
             EngineError::UnfitFunction => Self::UnfitFunction { table },

@@ -58,6 +58,7 @@ pub mod simulated;
 pub use api::cluster::{Cluster, ClusterInfo, NodeInfo};
 pub use api::lambda::{Builtin, Element, Function, Integer, Lambda, Number};
 pub use api::table::asynch::AsyncTable;
+pub use api::table::pinned::Pinned;
 pub use api::table::reservation::Reservation;
 pub use api::table::{Conditional, Expect, PutOptions, Table};
 pub use api::value::{Value, ValueRef, Version};

@@ -428,6 +428,21 @@ fn a_value_is_written_in_place(kind: &Kind) {
     assert_eq!(table.check().unwrap().unshown, 0, "it leaves nothing behind");
 }
 
+fn a_pinned_value_stays_what_it_is(kind: &Kind) {
+    let table = kind.open();
+    assert!(table.pin(b"key").unwrap().is_none());
+    let version = table.put(b"key", &[7; 500]).unwrap();
+    let pinned = table.pin(b"key").unwrap().unwrap();
+    assert_eq!((pinned.version(), pinned.expires_at()), (version, None));
+    (0..600).for_each(|n| _ = table.put(b"key", &[n as u8; 500]).unwrap());
+    assert!(table.delete(b"key").unwrap());
+    assert_eq!(pinned[..], [7; 500]);
+    let lanes = table.asynch();
+    block_on(lanes.put(b"key", b"")).unwrap();
+    assert!(block_on(lanes.pin(b"key")).unwrap().is_some_and(|pinned| pinned.is_empty()));
+    assert!(table.pin(b"").is_err());
+}
+
 fn threads_at_several_nodes_see_one_table(kind: &Kind) {
     let cluster = kind.cluster(3);
     std::thread::scope(|scope| {
@@ -504,8 +519,9 @@ macro_rules! suite {
             bytes_that_many_append_are_all_there_in_one_order
             many_at_a_time_come_back_in_order batches_do_what_single_operations_do
             lanes_mix_all_operations
-            a_value_is_written_in_place threads_at_several_nodes_see_one_table
-            two_tables_are_apart a_table_goes_to_another_thread_and_outlives_its_cluster
+            a_value_is_written_in_place a_pinned_value_stays_what_it_is
+            threads_at_several_nodes_see_one_table two_tables_are_apart
+            a_table_goes_to_another_thread_and_outlives_its_cluster
             a_session_is_used_again_by_the_next_client);
     };
     ($kinds:expr; $($case:ident)*) => {
@@ -520,6 +536,16 @@ macro_rules! suite {
 
 mod nessie {
     suite!([super::NESSIE]);
+
+    #[test]
+    fn its_values_are_pinned_in_place_and_those_of_others_copied() {
+        let kinds = [(super::NESSIE, true), (super::PUBLISHED, false), (super::HYBRID, false)];
+        for (kind, in_place) in kinds {
+            let table = kind.open();
+            table.put(b"key", b"value").unwrap();
+            assert_eq!(table.pin(b"key").unwrap().unwrap().is_in_place(), in_place);
+        }
+    }
 }
 
 mod nessie_published {

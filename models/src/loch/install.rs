@@ -13,18 +13,37 @@ impl Turn<'_> {
         let mut entries = self.setup.entries_of(self.client);
         let own = match self.me().own {
             Some(own) => own,
-            None => match entries.find(|e| self.state.entries[*e as usize].free) {
-                Some(free) => free,
-                None => return false,
-            },
+            None => {
+                let can_be_had =
+                    |e: &u8| self.state.entries[*e as usize].free && !self.is_pinned(*e);
+                let Some(free) = entries.find(can_be_had) else { return false };
+                if self.setup.pins() {
+                    // A pin may come between the look at the pins and the new generation.
+                    (self.me().own, self.me().at) = (Some(free), At::Claim);
+                    self.story.say(|| format!("finds d{free} free"));
+                    return true;
+                }
+                free
+            }
         };
+        self.write_entry(own);
+        true
+    }
+
+    /// Gives the entry that was found free its generation.
+    pub fn claim(&mut self) {
+        let own = self.me().own.expect("an entry was found");
+        self.write_entry(own);
+    }
+
+    fn write_entry(&mut self, own: u8) {
         let reuses_word =
             self.me().own_was_shown && self.setup.lacks(Mutation::TentativeWordReused);
         let me = self.me();
         (me.own, me.own_was_shown, me.at) = (Some(own), false, At::WriteKey);
         let blind = matches!(self.op, Op::Put(..));
         let entry = &mut self.state.entries[own as usize];
-        (entry.free, entry.blind) = (false, blind);
+        (entry.free, entry.blind, entry.marked) = (false, blind, false);
         if !reuses_word {
             entry.generation = NEW_GENERATION;
         }
@@ -33,7 +52,6 @@ impl Turn<'_> {
             self.write_key();
             self.write_value();
         }
-        true
     }
 
     /// Writes the key of the own entry.

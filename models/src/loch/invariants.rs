@@ -15,6 +15,9 @@ pub fn violation(setup: &Setup, state: &State) -> Option<String> {
         Some(Fault::WrongEntryAccepted) => {
             return Some("an entry was accepted that is not the one looked for".to_owned());
         }
+        Some(Fault::PinnedChanged) => {
+            return Some("P: an entry changed while it was pinned".to_owned());
+        }
         None => (),
     }
     if state.history == History::IMPOSSIBLE {

@@ -12,7 +12,7 @@ impl Turn<'_> {
     pub fn look(&mut self, choice: u8) -> bool {
         let Some(word) = self.read_once(choice) else { return false };
         let key = self.me().key;
-        if matches!(self.op, Op::Get(_)) && !self.setup.key_reads && word.shows(key) {
+        if self.op.is_read() && !self.setup.key_reads && word.shows(key) {
             self.me().words[choice as usize] = word;
             self.found(choice);
             return true;
@@ -33,7 +33,7 @@ impl Turn<'_> {
     /// Whether a word has to be remembered: a word that cannot influence the operation is forgotten
     /// at once, which saves states.
     fn matters(&mut self, word: Word) -> bool {
-        let compares = matches!(self.op, Op::Get(_) | Op::Delete(_) | Op::PutIf(..));
+        let compares = matches!(self.op, Op::Get(_) | Op::Pin(_) | Op::Delete(_) | Op::PutIf(..));
         let key = self.me().key;
         compares || self.setup.key_reads || word.is_empty() || word.key() == key
     }
@@ -77,7 +77,7 @@ impl Turn<'_> {
     fn decide(&mut self) {
         let (key, words) = (self.me().key, self.me().words);
         let count = self.setup.candidates;
-        let writes = !matches!(self.op, Op::Get(_));
+        let writes = !self.op.is_read();
         let shows = |kinds: fn(Kind) -> bool| {
             let matches =
                 |c: &u8| words[*c as usize].shows(key) && kinds(words[*c as usize].kind());
@@ -87,7 +87,7 @@ impl Turn<'_> {
             self.help(moving);
         } else if let Some(found) = shows(|_| true) {
             self.found(found);
-        } else if matches!(self.op, Op::Get(_) | Op::Delete(_) | Op::PutIf(..)) {
+        } else if matches!(self.op, Op::Get(_) | Op::Pin(_) | Op::Delete(_) | Op::PutIf(..)) {
             self.me().seen = 0;
             self.me().at = At::SecondLook;
             if self.setup.lacks(Mutation::OneLookIsEnough) {
@@ -106,6 +106,7 @@ impl Turn<'_> {
         self.me().at = match self.op {
             Op::Get(_) if self.setup.torn => At::ReadBody,
             Op::Get(_) | Op::PutIf(..) | Op::FetchAdd(_) => At::ReadEntry,
+            Op::Pin(_) => At::PinAnnounce,
             Op::PutIfAbsent(..) => {
                 // Linearization point: the READ of the slot.
                 self.returns(0);

@@ -29,6 +29,9 @@
 //!   old generation changes nothing.
 //! * A client's free entries are those whose note is their generation. Slabs, leases, size classes
 //!   and seizing are not modelled: an entry has one owner for good.
+//! * A pin is announced, marked, looked up and held in four steps, and an entry is found free and
+//!   taken in two, in scripts with pins; elsewhere it is taken in one. Cutting anew is not
+//!   modelled, nor is the fence (`shm/words.rs` in the fabric has a loom model).
 //! * A crash stops a client before any of its steps. CASes do not stay in flight beyond it
 //!   (assumption A4 of docs/protocol.md: the connection is destroyed before anything of a dead
 //!   client is reused).
@@ -40,6 +43,7 @@ mod invariants;
 mod look;
 mod moving;
 pub mod mutation;
+mod pin;
 mod scrub;
 pub mod setup;
 pub mod state;
@@ -178,8 +182,9 @@ impl Model for Loch {
         for (key, slot) in [(Key::A, setup.a_at), (Key::B, setup.b_at)] {
             let Some(slot) = slot else { continue };
             slots[slot as usize] = Word::naming(Kind::Visible, key as u8, 0, key);
-            let value = setup.initial_value;
-            entries[key.index()] = Entry { generation: 0, key, value, free: false, blind: true };
+            let (value, generation) = (setup.initial_value, 0);
+            let (free, blind, marked) = (false, true, false);
+            entries[key.index()] = Entry { generation, key, value, free, blind, marked };
             values[key.index()] = value;
         }
         State {

@@ -43,11 +43,15 @@ pub enum Mutation {
     NoSecondGenerationRead,
     /// A tentative insert waits for a rival in a lower slot for ever.
     EndlessPatience,
+    /// An entry is used again although a client reads it in place.
+    PinIgnored,
+    /// A pin is believed without another look at the slot.
+    PinUnverified,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::OneLookIsEnough,
         Self::NoTentativeInsert,
         Self::MoveSparesTentative,
@@ -66,6 +70,8 @@ impl Mutation {
         Self::NoGracePeriod,
         Self::NoSecondGenerationRead,
         Self::EndlessPatience,
+        Self::PinIgnored,
+        Self::PinUnverified,
     ];
 
     /// The mutation with a name.

@@ -132,6 +132,11 @@ impl Setup {
         (first..first + self.entries).chain(initial)
     }
 
+    /// Whether there are pins.
+    pub fn pins(&self) -> bool {
+        self.scripts.iter().flatten().any(|op| matches!(op, Op::Pin(_)))
+    }
+
     /// Whether a rule is left out.
     pub fn lacks(&self, mutation: Mutation) -> bool {
         self.mutation == Some(mutation)

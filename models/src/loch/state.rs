@@ -33,6 +33,8 @@ pub enum Fault {
     WordRepeated,
     /// An entry passed its checks although it was the wrong one.
     WrongEntryAccepted,
+    /// A value that was read in place changed meanwhile.
+    PinnedChanged,
 }
 
 /// An entry of a data table.
@@ -48,6 +50,8 @@ pub struct Entry {
     pub free: bool,
     /// Written by an unconditional PUT (flag BLIND).
     pub blind: bool,
+    /// It was pinned since it got its generation.
+    pub marked: bool,
 }
 
 /// A client in the middle of its script.
@@ -87,6 +91,8 @@ pub struct Client {
     pub key_read: Key,
     /// Clients whose operations a grace period waits for, a bit each.
     pub waits_for: u8,
+    /// It has announced that it reads the entry that it found in place.
+    pub pins: bool,
     /// The line of its cache.
     pub cached: Cached,
 }
@@ -112,6 +118,8 @@ pub enum At {
     Idle,
     /// Take an entry and write it: all of it, or its generation only.
     Write,
+    /// Give it its generation, after it was found free and not pinned.
+    Claim,
     /// Write its key.
     WriteKey,
     /// Write its value.
@@ -124,6 +132,14 @@ pub enum At {
     ReadKeys,
     /// READ the entry that was found.
     ReadEntry,
+    /// Announce that the entry is read in place.
+    PinAnnounce,
+    /// CAS the mark into it.
+    PinMark,
+    /// READ its slot again.
+    PinLook,
+    /// Look at the value in place, and end the pin.
+    PinHold,
     /// READ its key and value, in any order.
     ReadBody,
     /// READ its generation again.
@@ -211,12 +227,17 @@ impl At {
         [
             Idle,
             Write,
+            Claim,
             WriteKey,
             WriteValue,
             Cached,
             Look,
             ReadKeys,
             ReadEntry,
+            PinAnnounce,
+            PinMark,
+            PinLook,
+            PinHold,
             ReadBody,
             Recheck,
             SecondLook,

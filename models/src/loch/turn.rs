@@ -29,7 +29,7 @@ impl Turn<'_> {
             self.begin();
         }
         let at = self.me().at;
-        let unnoticed = matches!(at, At::Write | At::WriteKey | At::WriteValue);
+        let unnoticed = matches!(at, At::Write | At::Claim | At::WriteKey | At::WriteValue);
         if !unnoticed && !self.me().invoked && self.op.key().is_some() {
             // As late as can be, so that the operation's interval is as short as it can be.
             self.me().invoked = true;
@@ -38,12 +38,17 @@ impl Turn<'_> {
         match at {
             At::Idle => unreachable!("an operation has begun"),
             At::Write => return choice == 0 && self.write(),
+            At::Claim => self.claim(),
             At::WriteKey => self.write_key(),
             At::WriteValue => self.write_value(),
             At::Cached => return choice == 0 && self.try_cached(),
             At::Look => return self.look(choice),
             At::ReadKeys => self.read_key(),
             At::ReadEntry => self.read_entry(),
+            At::PinAnnounce => self.pin_announce(),
+            At::PinMark => self.pin_mark(),
+            At::PinLook => self.pin_look(),
+            At::PinHold => self.pin_hold(),
             At::ReadBody => return self.read_body(choice),
             At::Recheck => self.recheck(),
             At::SecondLook => return self.second_look(choice),
@@ -92,7 +97,7 @@ impl Turn<'_> {
             Op::Move(..) => At::MoveSource,
             Op::Settle(_) => At::Settle,
             Op::Scrub => At::ScrubPick,
-            Op::Get(_) | Op::Delete(_) => self.first_look(),
+            Op::Get(_) | Op::Pin(_) | Op::Delete(_) => self.first_look(),
             _ => At::Write,
         };
         let key = self.op.key().unwrap_or_default();
@@ -130,7 +135,7 @@ impl Turn<'_> {
         let op = self.op;
         self.story.say(|| match op {
             Op::Put(..) => "returns".to_owned(),
-            Op::Get(_) if result == 0 => "returns ABSENT".to_owned(),
+            Op::Get(_) | Op::Pin(_) if result == 0 => "returns ABSENT".to_owned(),
             Op::Delete(_) => format!("returns {}", ["NOT FOUND", "FOUND"][result as usize]),
             Op::PutIf(..) | Op::PutIfAbsent(..) => {
                 format!("returns {}", ["REFUSED", "DONE"][result as usize])
@@ -177,7 +182,7 @@ impl Turn<'_> {
     /// Stops. Its words in the index stay.
     pub fn crash(&mut self) {
         let me = self.me();
-        let (op, undecided) = (me.op, me.invoked && me.at != At::Note);
+        let (op, undecided) = (me.op, me.invoked && !matches!(me.at, At::Note | At::PinHold));
         if undecided {
             self.observe(Event::Unknown);
         }

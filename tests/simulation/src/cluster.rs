@@ -10,12 +10,13 @@ use loch::simulated::{Connector, Layout, SimNet, Table};
 use loch::{ByteSize, FabricKind, NodeConfig, TableConfig, TableProtocol};
 use loch_engines::Kv;
 use loch_engines::epoch::Session;
+use loch_engines::limits::PINS_MAX;
 use loch_engines::nessie::geometry::{Bits, Geometry, Protocol};
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::options::{LayoutOptions, Options};
 use loch_engines::nessie::{CacheLimits, release_dead};
 use loch_engines::net::Access;
-use loch_engines::region::{EPOCH_OFFSET, session_addr};
+use loch_engines::region::{EPOCH_OFFSET, pins_offset, session_addr};
 use loch_engines::registry::{self, Map};
 use loch_engines::requests::Timing;
 use loch_fabric::sim::{Faults, ProcessId, SimEndpoint, World};
@@ -137,6 +138,11 @@ impl Cluster {
         (Seat { process, home, slot, incarnation }, client)
     }
 
+    /// All session slots of a node.
+    fn sessions(&self) -> u32 {
+        self.map.sessions()[0].1
+    }
+
     /// Acts as a node that sees that a client is gone: cuts it off, frees its slot, and lets the
     /// agent clean up what it left. `fences` says which of these steps a planted bug leaves out.
     pub fn bury(&self, seat: Seat, fences: bool) {
@@ -145,6 +151,8 @@ impl Cluster {
         }
         let at = session_addr(seat.home, seat.slot);
         if self.world.load(at) == seat.incarnation {
+            let pins = RemoteAddr::new(seat.home, pins_offset(self.sessions(), seat.slot));
+            (0..PINS_MAX as u64).for_each(|pin| self.world.store(pins.add(pin * 8), 0));
             self.world.store(at, 0);
             self.world.store(at.add(8), 0);
         }

@@ -190,6 +190,9 @@ impl Plant {
                 | Bug::BatchDeletesAnyway
                 | Bug::BatchRestUnpinned,
             ) => of(Protocol::Loch, &[Workload::Batches]),
+            Plant::Engine(Family::Loch, Bug::PinIgnored | Bug::PinRecut | Bug::PinUnverified) => {
+                of(Protocol::Loch, &[Workload::Pins])
+            }
             Plant::Engine(Family::Requests, Bug::LargerSessionBelieved) => {
                 vec![Subject::Served(Engine::Server)]
             }

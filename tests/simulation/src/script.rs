@@ -1,6 +1,7 @@
 //! The work of a client, and the notes that it makes.
 
 mod batches;
+mod pins;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,8 +10,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
+use loch_engines::kv::OneOf;
 use loch_engines::operation::{PutOptions, Value};
-use loch_engines::{EngineError, Kv};
+use loch_engines::{EngineError, Kv, nessie};
 use loch_fabric::sim::{ProcessId, SimEndpoint, World};
 use loch_fabric::{Fabric, lanes};
 use loch_history::{Answer, Ask, Operation, Outcome, appended};
@@ -242,6 +244,8 @@ pub async fn work(
                 wander(client, setting, random).await;
             } else if setting.batches > 0.0 && random.borrow_mut().random_bool(setting.batches) {
                 batches::operate(client, number, setting, notes, random).await;
+            } else if setting.pins > 0.0 && random.borrow_mut().random_bool(setting.pins) {
+                pins::operate(client, number, setting, notes, random).await;
             } else {
                 operate(client, number, setting, notes, random).await;
             }
@@ -261,6 +265,12 @@ async fn wander(client: &Client, setting: &Setting, random: &RefCell<ChaCha8Rng>
     }
     #[cfg(not(feature = "planted"))]
     let _ = (client, key);
+}
+
+/// A client of Loch's own protocol, which alone has batches and pins.
+fn own(client: &Client) -> &nessie::Client<SimEndpoint> {
+    let OneOf::First(own) = client else { unreachable!("the published protocol has neither") };
+    own
 }
 
 /// The result of a future, unless the client loses patience.

@@ -27,6 +27,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use loch_engines::limits::CHUNK_BYTES;
+use loch_engines::nessie::dte::unpinned;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::slab::{Chunk, Class, FORMATTED_OFFSET, SLAB_HEADER_BYTES, Slab};
 use loch_engines::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, session_addr};
@@ -384,7 +385,8 @@ impl Watch {
         if !is_generation {
             return None;
         }
-        let (now, before) = (self.world.load(change.at), change.before);
+        // A generation may say that its entry was pinned.
+        let (now, before) = (unpinned(self.world.load(change.at)), unpinned(change.before));
         if now != before {
             let wrong = self.remembered(class, slab, number as u32);
             if wrong.is_some() {

@@ -41,6 +41,9 @@ pub enum Workload {
     /// Batches of GETs and PUTs, on one host, beside the work of the other workloads. Loch's
     /// protocol alone has batches.
     Batches,
+    /// Values that are read in place, on one host, while their keys are changed, deleted and moved,
+    /// beside the work of the other workloads. Loch's protocol alone has pins.
+    Pins,
 }
 
 /// By which rules the clients go.
@@ -110,6 +113,8 @@ pub struct Setting {
     pub moves: f64,
     /// The share of operations that are batches, of GETs or of PUTs.
     pub batches: f64,
+    /// The share of operations that pin a value, and look at it for a while.
+    pub pins: f64,
     /// The share of operations that are dropped before they are over.
     pub cancels: f64,
     /// Keys whose histories are checked.
@@ -163,8 +168,10 @@ impl Setting {
 impl Kind {
     /// All kinds of a protocol.
     pub fn all(protocol: Protocol) -> Vec<Kind> {
-        let is_of =
-            |workload: &Workload| protocol == Protocol::Loch || *workload != Workload::Batches;
+        let is_of = |workload: &Workload| {
+            let is_own = matches!(workload, Workload::Batches | Workload::Pins);
+            protocol == Protocol::Loch || !is_own
+        };
         let workloads = Workload::ALL.into_iter().filter(is_of);
         workloads.map(|workload| Kind { protocol, workload }).collect()
     }
@@ -214,6 +221,7 @@ impl Workload {
         Self::Expiry,
         Self::Coarse,
         Self::Batches,
+        Self::Pins,
     ];
 
     /// Its name on the command line.
@@ -230,6 +238,7 @@ impl Workload {
             Workload::Expiry => "expiry",
             Workload::Coarse => "coarse",
             Workload::Batches => "batches",
+            Workload::Pins => "pins",
         }
     }
 
@@ -242,6 +251,7 @@ impl Workload {
             Self::Expiry => expiry(Self::Hot.usual(random), random),
             Self::Coarse => coarse(random),
             Self::Batches => batches(random),
+            Self::Pins => pins(random),
             _ => self.usual(random),
         }
     }
@@ -308,6 +318,7 @@ impl Workload {
             appends: false,
             moves: if moves { random.random_range(0.2..0.8) } else { 0.0 },
             batches: 0.0,
+            pins: 0.0,
             cancels: if random.random_bool(0.3) { 0.1 } else { 0.0 },
             // The search for an explanation is exponential in the concurrent operations on a key.
             keys: if lanes > 1 { keys.max(2) } else { keys },
@@ -332,7 +343,8 @@ impl Workload {
             | Workload::HeldUp
             | Workload::Expiry
             | Workload::Coarse
-            | Workload::Batches => (2, 4, 16),
+            | Workload::Batches
+            | Workload::Pins => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
                 let slots = u64::from(buckets) * slots_of_buckets;
@@ -527,6 +539,30 @@ fn batches(random: &mut impl Rng) -> Setting {
         (setting.quarantine, setting.value_bytes) = (0, SHORT);
         let faults = &mut setting.faults;
         (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
+    }
+    setting
+}
+
+/// Values that are read in place beside the work of another workload, where memory is near.
+fn pins(random: &mut impl Rng) -> Setting {
+    let others = [
+        Workload::Hot,
+        Workload::Reuse,
+        Workload::Long,
+        Workload::Moves,
+        Workload::Scarce,
+        Workload::Wraps,
+        Workload::HeldUp,
+        Workload::Expiry,
+    ];
+    let mut setting = others[random.random_range(0..others.len())].setting(random);
+    setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
+    setting.table.options.checksums = false;
+    setting.pins = random.random_range(0.1..0.6);
+    if random.random_bool(0.3) {
+        // Freed entries are used at once, by stores that are late.
+        setting.quarantine = 0;
+        (setting.faults.slow_stores, setting.faults.store_ns) = (0.5, 20_000);
     }
     setting
 }

@@ -26,6 +26,7 @@
 //! | MOVE | `ops/migrate.rs` | none: it changes nothing that can be seen |
 //! | conditional PUT, fetch_add | `ops/conditional.rs` | as PUT; a failed test: the READ of the slot |
 //! | append | `kv.rs` | as conditional PUT |
+//! | PIN | `ops/pin.rs` | found: the last READ of the slot; absent: as GET |
 //! | GET of an expired value | `ops/get.rs` | as DELETE |
 //!
 //! | folder | what is there |
@@ -68,6 +69,7 @@ pub use check::scrub::release_dead;
 pub(crate) use client::Attempts;
 pub use client::{Client, Counts};
 pub use layout::{dte, geometry, hash, ite, slab};
+pub use ops::pin::Pinned;
 pub use ops::reserve::Reservation;
 pub use table::Nessie;
 

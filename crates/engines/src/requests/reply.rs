@@ -195,6 +195,7 @@ impl From<&EngineError> for Failure {
             | EngineError::NoVersions
             | EngineError::ReadOnly
             | EngineError::NeedsSession
+            | EngineError::TooManyPins { .. }
             | EngineError::Unsupported => return Self::UNSUPPORTED,
         };
         Self(Short { status, first, second })

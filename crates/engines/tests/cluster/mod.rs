@@ -6,7 +6,9 @@ use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::{Bits, Geometry, Options, Protocol};
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::{CacheLimits, Client, published};
-use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+use loch_engines::region::{
+    PINS_BYTES, SESSION_BYTES, SESSIONS_OFFSET, pins_offset, tables_offset,
+};
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
@@ -65,8 +67,7 @@ impl TestCluster {
         if let Some(bytes) = plan.addresses_of {
             shape.bits = Bits::new(shape.bits.candidates, nodes, bytes);
         }
-        let table =
-            (SESSIONS_OFFSET + SESSIONS as u64 * SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
+        let table = tables_offset(SESSIONS);
         let dir = if plan.sparse { tempfile::tempdir_in("/dev/shm") } else { tempfile::tempdir() };
         let dir = dir.unwrap();
         let region = |n| {
@@ -159,7 +160,8 @@ impl TestCluster {
                 let mut word = [0; 8];
                 region.copy_out(at, &mut word);
                 if u64::from_le_bytes(word) == incarnation {
-                    // Only the word, as nodes do: the next session clears the announcement.
+                    // The pins and the word, as nodes do: the next session clears the announcement.
+                    region.copy_in(pins_offset(SESSIONS, slot), &[0; PINS_BYTES as usize]);
                     region.copy_in(at, &[0; 8]);
                 }
             }

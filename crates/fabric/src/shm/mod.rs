@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //! 1. Shared bytes are reached only through `words.rs` (atomics) and `copy.rs` (the copy engine);
-//!    no code forms a reference to them.
+//!    no code forms a reference to them. The exception is `still.rs`, for bytes that a promise of
+//!    the protocol keeps as they are.
 //! 2. A mapping is as long as its file was when it was mapped, and the file's blocks were reserved
 //!    when it was created, so no access inside the mapping faults. (A peer that truncates the file
 //!    breaks this. Regions are open to their owner's user only; a region that is handed to other
@@ -25,6 +26,7 @@ mod now;
 mod pages;
 mod region;
 mod ring;
+mod still;
 mod thread;
 mod words;
 
@@ -35,4 +37,5 @@ pub use mailbox::MailboxShape;
 pub use messages::{Peer, ShmMessages};
 pub use pages::{OnProgress, Pages};
 pub use region::{Region, RegionError, TMPFS_MAGIC};
+pub use still::Still;
 pub use thread::ShmThread;

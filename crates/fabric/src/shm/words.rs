@@ -1,6 +1,6 @@
 //! The orderings of shared words, each in one place and under a name that says its purpose.
 //!
-//! The protocols rest on three handshakes, all model-checked with loom, the last one in `ring.rs`:
+//! The protocols rest on four handshakes, all model-checked with loom, the last one in `ring.rs`:
 //! * **reuse against re-read**: an owner changes an entry's generation before it writes the entry
 //!   anew ([`store_before`]); a reader re-reads the generation after its copy ([`load_after`]). If
 //!   the reader copied one new byte, it sees the new generation.
@@ -8,6 +8,11 @@
 //!   ([`announce`], [`load`]); a client that wants a grace period adds to the region's epoch and
 //!   then loads the announcements ([`fetch_add`], [`load`]). At least one of the two sees the
 //!   other.
+//! * **pin against reuse**: a reader announces a pin and then loads the index word ([`announce`],
+//!   [`load`]); a client that reuses memory sees a note that was stored after the word had changed
+//!   ([`compare_swap`], [`load`]), and after a fence loads the pins. If the reader saw the word
+//!   unchanged, the other sees its pin, until the reader has loaded the last byte
+//!   ([`store_after`]).
 //! * **publish against take**: a sender writes a record and then its word ([`store_after`]); a
 //!   receiver loads the word and then the record ([`load`]). If it sees the word, it sees the whole
 //!   record. In the other direction, a receiver has finished with the bytes that it gives back.
@@ -124,6 +129,37 @@ mod loom_tests {
                 assert_eq!(relaxed(&words[1]), 20, "a store after the operation's end");
             }
             working.join().expect("the client does not panic");
+        });
+    }
+
+    /// An index word, a note, a pin and a value: one client unlinks the value, another one uses its
+    /// memory again, and a third reads it in place.
+    #[test]
+    fn loom_pinned_bytes_are_not_reused() {
+        loom::model(|| {
+            let words = Arc::new([(); 4].map(|()| AtomicU64::new(0)));
+            let [index, note, pin, value] = [0, 1, 2, 3];
+            let unlinker = words.clone();
+            let unlinking = thread::spawn(move || {
+                compare_swap(&unlinker[index], 0, 1);
+                unlinker[note].store(1, Ordering::Release);
+            });
+            let reader = words.clone();
+            let reading = thread::spawn(move || {
+                announce(&reader[pin], 1);
+                if load(&reader[index]) == 0 {
+                    assert_eq!(relaxed(&reader[value]), 0, "it was used again under its pin");
+                }
+                store_after(&reader[pin], 0);
+            });
+            if load(&words[note]) == 1 {
+                fence(Ordering::SeqCst);
+                if load(&words[pin]) == 0 {
+                    words[value].store(20, Ordering::Relaxed);
+                }
+            }
+            unlinking.join().expect("the unlinking client does not panic");
+            reading.join().expect("the reader does not panic");
         });
     }
 

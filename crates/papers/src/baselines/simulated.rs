@@ -14,7 +14,7 @@ use loch_bench::target::loch::simulated::design::{
 };
 use loch_bench::target::loch::simulated::host::{Host, Turn};
 use loch_bench::target::loch::simulated::{Setting, measure_design};
-use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+use loch_engines::region::tables_offset;
 use loch_engines::requests::WorkerId;
 use loch_fabric::sim::ProcessId;
 use loch_fabric::{RegionId, RemoteAddr};
@@ -60,8 +60,7 @@ impl<B: Baseline> Simulated<B> {
         let workers = u32::from(spec.servers.workers);
         // A node without a client has a client while it is loaded.
         let sessions = spec.clients.div_ceil(spec.nodes) + workers;
-        let offset = (SESSIONS_OFFSET + u64::from(sessions) * SESSION_BYTES)
-            .next_multiple_of(TABLE_ALIGN_BYTES);
+        let offset = tables_offset(sessions);
         let hosts = spec.nodes + spec.servers.client_hosts;
         let bases = (0..hosts).map(|host| RemoteAddr::new(RegionId(host as u8), offset)).collect();
         let baseline = B::lay_out(spec, baseline::Place { bases, sessions })?;

@@ -2,17 +2,15 @@
 
 use std::cell::RefCell;
 
-use loch_engines::kv::OneOf;
 use loch_engines::limits::BATCH_KEYS;
 use loch_engines::operation::Found;
-use loch_engines::{EngineError, Kv, nessie};
+use loch_engines::{EngineError, Kv};
 use loch_fabric::Fabric;
-use loch_fabric::sim::SimEndpoint;
 use loch_history::{Answer, Ask, Outcome};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Notes, key_name, patience_us, unless_dropped, value_of};
+use super::{Notes, key_name, own, patience_us, unless_dropped, value_of};
 use crate::Client;
 use crate::cluster::reconnect;
 use crate::workload::Setting;
@@ -152,9 +150,4 @@ impl Begun<'_> {
         };
         own(client).get_many(&self.names(), found).await
     }
-}
-
-fn own(client: &Client) -> &nessie::Client<SimEndpoint> {
-    let OneOf::First(own) = client else { unreachable!("the published protocol has no batches") };
-    own
 }

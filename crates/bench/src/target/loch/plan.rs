@@ -15,7 +15,7 @@ use loch_engines::nessie::dte::head_bytes;
 use loch_engines::nessie::geometry::{Bits, Protocol};
 use loch_engines::nessie::options::LayoutOptions;
 use loch_engines::nessie::slab::Classes;
-use loch_engines::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+use loch_engines::region::{TABLE_ALIGN_BYTES, tables_offset};
 use loch_engines::registry::Map;
 use loch_engines::room::Room as TableRoom;
 use loch_fabric::{RegionId, RemoteAddr};
@@ -141,8 +141,7 @@ fn config(
         false => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
     };
     let requests = map.map_or(0, |map| map.request_bytes());
-    let memory = SESSIONS_OFFSET
-        + u64::from(sessions.of_node + 1) * SESSION_BYTES
+    let memory = tables_offset(sessions.of_node + 1)
         + requests
         // They may take no more than half of a table.
         + values.max(requests)

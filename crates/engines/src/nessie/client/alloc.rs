@@ -18,13 +18,15 @@
 //! 4. Notes are stored inside an epoch in which the client saw that its session leases the slab,
 //!    and that the slab is cut as it was when the entry was listed. A client may stand still
 //!    between that look and the store: until the epoch ends, the slab is not cut anew.
+//! 5. An entry that a session has pinned is not taken ([`super::pins`], invariant 2).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use loch_fabric::{Fabric, FabricError, RemoteAddr};
 
-use crate::limits::{QUARANTINE_BYTES, QUARANTINE_ENTRIES};
-use crate::nessie::layout::dte::{next_generation, note_of};
+use super::pins::is_pinned;
+use crate::limits::{QUARANTINE_ENTRIES, QUARANTINE_ENTRY_BYTES_MAX};
+use crate::nessie::layout::dte::{next_generation, note_of, unpinned};
 use crate::nessie::layout::hash::TableMap;
 use crate::nessie::layout::ite::Place;
 use crate::nessie::layout::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, LARGE, Slab};
@@ -43,7 +45,8 @@ pub(in crate::nessie) struct Own {
 /// The free entries that a client knows of, by class.
 #[derive(Debug)]
 pub(in crate::nessie) struct Allocator {
-    /// The number of freed entries that rest before the first of them is used again.
+    /// The number of freed entries that rest before the first of them is used again, if they are
+    /// short.
     pub quarantine: usize,
     /// The lists, by class number.
     classes: Vec<Option<List>>,
@@ -63,12 +66,17 @@ pub(in crate::nessie) struct List {
     fresh: Vec<Fresh>,
     /// Entries that a sweep found free, or that have left the quarantine.
     free: Vec<Entry>,
-    /// Entries that were freed a moment ago: readers may be on their way to them.
+    /// Entries that were freed a moment ago: readers may be on their way to them, and they may be
+    /// in the processor's caches.
     recent: VecDeque<Entry>,
     /// Entries that wait for a grace period to begin: invariant 3.
     pub parked: Vec<Parked>,
     /// Entries that have waited long enough.
     rested: Vec<Parked>,
+    /// Free entries that were passed over in this attempt because they are pinned.
+    pinned: Vec<Entry>,
+    /// Whether there were such entries in the last attempt, and no others.
+    pub only_pinned: bool,
 }
 
 /// A free entry that rests, with its generation and the floor of its slab. If one of them changes,
@@ -191,8 +199,14 @@ impl Allocator {
         owner: Owner<'_, F>,
         class: Class,
     ) -> Result<Option<Own>, FabricError> {
-        let quarantine = self.quarantine.min((QUARANTINE_BYTES / class.entry_bytes) as usize);
-        self.list(class).take(owner, quarantine)
+        let rests = class.entry_bytes <= QUARANTINE_ENTRY_BYTES_MAX;
+        let quarantine = rests.then_some(self.quarantine);
+        let list = self.list(class);
+        let taken = list.take(owner, quarantine)?;
+        if !list.pinned.is_empty() {
+            list.put_off_pinned(taken.is_none());
+        }
+        Ok(taken)
     }
 }
 
@@ -207,14 +221,18 @@ impl List {
             recent: VecDeque::new(),
             parked: Vec::new(),
             rested: Vec::new(),
+            pinned: Vec::new(),
+            only_pinned: false,
         }
     }
 
+    /// Takes an entry. With a quarantine, the entries that were freed first come first, and so many
+    /// rest; without, those that were freed last.
     #[inline]
     fn take<F: Fabric>(
         &mut self,
         owner: Owner<'_, F>,
-        quarantine: usize,
+        quarantine: Option<usize>,
     ) -> Result<Option<Own>, FabricError> {
         while let Some(Parked { entry, generation, .. }) = self.rested.pop() {
             // With another generation the entry would be one that has not rested.
@@ -223,9 +241,10 @@ impl List {
             }
         }
         loop {
-            let entry = match self.free.pop() {
+            let last = if quarantine.is_none() { self.recent.pop_back() } else { None };
+            let entry = match last.or_else(|| self.free.pop()) {
                 Some(entry) => entry,
-                None if self.recent.len() > quarantine => {
+                None if quarantine.is_some_and(|most| self.recent.len() > most) => {
                     if let Some(soon) = self.recent.get(TAKEN_SOON) {
                         owner.will_write(self.class, *soon);
                     }
@@ -253,24 +272,45 @@ impl List {
         }
     }
 
+    /// Lists the pinned entries again, as those that are tried last. If there were no others, they
+    /// are forgotten instead: a sweep finds them by their notes.
+    #[cold]
+    fn put_off_pinned(&mut self, only_pinned: bool) {
+        self.only_pinned = only_pinned;
+        let pinned = self.pinned.drain(..);
+        if !only_pinned {
+            pinned.for_each(|entry| self.recent.push_front(entry));
+        }
+    }
+
     fn pop_recent(&mut self) -> Entry {
         self.recent.pop_front().expect("its length was just looked at")
     }
 
-    /// The generation of a listed entry, if the entry is free and its slab is ours (invariant 1).
+    /// The generation of a listed entry, if the entry is free, not pinned, and its slab is ours
+    /// (invariants 1 and 5).
     #[inline]
     fn check<F: Fabric>(
-        &self,
+        &mut self,
         owner: Owner<'_, F>,
         entry: Entry,
     ) -> Result<Option<u64>, FabricError> {
         if !owner.leases(self.class, entry.slab)? {
             return Ok(None);
         }
-        let generation = owner.fabric.load(owner.at(self.class, entry))?;
+        let at = owner.at(self.class, entry);
         let note = owner.note(self.class, entry)?;
-        let free =
-            note == note_of(generation) || note != 0 && planted::is(Bug::NoteWithoutGeneration);
+        let word = owner.fabric.load(at)?;
+        let generation = unpinned(word);
+        let free = note == note_of(word) || note != 0 && planted::is(Bug::NoteWithoutGeneration);
+        if word != generation
+            && free
+            && is_pinned(owner.fabric, owner.map, at)?
+            && !planted::is(Bug::PinIgnored)
+        {
+            self.pinned.push(entry);
+            return Ok(None);
+        }
         Ok(free.then_some(generation))
     }
 
@@ -348,7 +388,7 @@ impl List {
         for parked in rested {
             let Parked { entry, generation, floor } = *parked;
             let same_cut = owner.floor(entry.slab)? == floor || planted::is(Bug::RestedAfterCut);
-            let unused = owner.fabric.load(owner.at(self.class, entry))? == generation;
+            let unused = unpinned(owner.fabric.load(owner.at(self.class, entry))?) == generation;
             if same_cut && unused && owner.leases(self.class, entry.slab)? {
                 let note = note_of(generation).to_le_bytes();
                 owner.fabric.store(owner.note_addr(self.class, entry), &[&note])?;
@@ -380,8 +420,9 @@ mod tests {
     use loch_fabric::shm::{Region, ShmEndpoint};
 
     use super::*;
-    use crate::nessie::layout::dte::HEADER_BYTES;
+    use crate::nessie::layout::dte::{HEADER_BYTES, PINNED};
     use crate::nessie::layout::geometry::{Geometry, Options};
+    use crate::region::{PINNERS_OFFSET, pins_offset};
 
     /// The low half of the incarnation of the session under test.
     const MINE: u32 = 5;
@@ -405,7 +446,7 @@ mod tests {
             let region = Arc::new(Region::create(&dir.path().join("region"), bytes).unwrap());
             let mut fabric = ShmEndpoint::new(RegionId(0));
             fabric.attach(RegionId(0), region.clone());
-            Self { fabric, region, map: TableMap::new(shape, &[(at, 0)]) }
+            Self { fabric, region, map: TableMap::new(shape, &[(at, 1)]) }
         }
 
         fn class(&self, len: usize) -> Class {
@@ -471,6 +512,11 @@ mod tests {
 
     fn entry(number: u32) -> Entry {
         Entry { slab: SLAB, number }
+    }
+
+    /// A word for a pin of the only session.
+    fn pin_of(number: u64) -> RemoteAddr {
+        RemoteAddr::new(RegionId(0), pins_offset(1, 0) + number * 8)
     }
 
     /// An allocator that knows a slab whose entries are all in use.
@@ -540,22 +586,52 @@ mod tests {
         assert_eq!(table.numbers(&mut alloc, class), [0, 1, unused, unused + 1, 2, 3, 4]);
     }
 
-    /// Only a few long entries rest: as many as fit into `QUARANTINE_BYTES`.
+    /// They are still in the processor's caches.
     #[test]
-    fn no_more_bytes_rest_than_the_quarantine_is_long() {
+    fn of_long_entries_those_that_were_freed_last_are_taken_first() {
         let table = Table::new();
-        let class = table.class(100_000);
-        let resting = (QUARANTINE_BYTES / class.entry_bytes) as usize;
-        assert!(resting < QUARANTINE_ENTRIES && resting > 8);
-        table.lease(SLAB, class, FLOOR, 1);
+        let class = table.class(QUARANTINE_ENTRY_BYTES_MAX as usize + 1);
+        table.lease(SLAB, class, FLOOR, class.entries - 1);
         let mut alloc = Allocator::default();
-        alloc.list(class).add_slab(SLAB, 1, FLOOR);
-        table.set_note(class, entry(0), note_of(FLOOR + 1));
-        // One entry that is listed many times stands for many entries.
-        (0..resting).for_each(|_| alloc.list(class).add_recent(entry(0)));
+        alloc.list(class).add_slab(SLAB, class.entries - 1, FLOOR);
+        for number in 0..5 {
+            table.set_note(class, entry(number), note_of(FLOOR + 1));
+        }
+        (3..5).for_each(|number| alloc.list(class).add_free(entry(number)));
+        (0..3).for_each(|number| alloc.list(class).add_recent(entry(number)));
+        let unused = class.entries - 1;
+        assert_eq!(table.numbers(&mut alloc, class), [2, 1, 0, 4, 3, unused]);
+    }
+
+    /// Invariant 5.
+    #[test]
+    fn a_pinned_entry_is_not_taken_and_comes_back_after_all_others() {
+        let table = Table::new();
+        let class = table.class(200);
+        let mut alloc = used_up(&table, class);
+        let pin = |number: Option<u32>| {
+            let pinned =
+                number.map_or(0, |number| table.owner().at(class, entry(number)).to_word());
+            table.set(RemoteAddr::new(RegionId(0), PINNERS_OFFSET), &1u64.to_le_bytes());
+            table.set(pin_of(0), &pinned.to_le_bytes());
+        };
+        for number in 0..3 {
+            table.set_generation(class, entry(number), (FLOOR + 1) | PINNED);
+            table.set_note(class, entry(number), note_of(FLOOR + 1));
+            alloc.list(class).add_free(entry(number));
+        }
+        // The last of them is the one that would be taken first.
+        pin(Some(2));
         assert_eq!(table.take(&mut alloc, class).unwrap().entry, entry(1));
+        pin(None);
+        assert_eq!(table.numbers(&mut alloc, class), [0, 2]);
+        assert!(!alloc.list(class).only_pinned);
+        table.set_generation(class, entry(0), (FLOOR + 3) | PINNED);
+        table.set_note(class, entry(0), note_of(FLOOR + 3));
         alloc.list(class).add_recent(entry(0));
-        assert_eq!(table.take(&mut alloc, class).unwrap().entry, entry(0));
+        pin(Some(0));
+        assert!(table.take(&mut alloc, class).is_none() && alloc.list(class).only_pinned);
+        assert_eq!(table.entry(class, entry(0)), ((FLOOR + 3) | PINNED, note_of(FLOOR + 3)));
     }
 
     /// Invariants 3 and 4: an entry whose short generation would start over is off all lists until

@@ -3,6 +3,7 @@
 pub(super) mod alloc;
 pub(super) mod batch;
 pub(super) mod cache;
+pub(super) mod pins;
 pub(super) mod waits;
 
 use std::cell::{Cell, RefCell};
@@ -14,6 +15,7 @@ use loch_fabric::{Fabric, FabricError, RegionId, RoundTrip, Validation};
 use self::alloc::{Allocator, Owner};
 use self::batch::Batch;
 use self::cache::Cache;
+use self::pins::Pins;
 use self::waits::Wait;
 use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
@@ -55,6 +57,7 @@ pub struct Client<F: Fabric> {
     pub(super) spare: SpareBuffers,
     /// The state of a batch, used again and again.
     pub(super) batch: Cell<Option<Box<Batch>>>,
+    pub(super) pins: Pins,
     pub(super) counts: Counts,
     pub(super) timeout_us: u64,
     stamps: Cell<Stamps>,
@@ -144,6 +147,7 @@ impl<F: Fabric> Client<F> {
             search_at: Default::default(),
             spare: SpareBuffers::default(),
             batch: Cell::default(),
+            pins: Pins::default(),
             counts: Counts::default(),
             timeout_us,
             stamps: Cell::default(),
@@ -335,13 +339,13 @@ pub(super) mod tests {
 
     use super::*;
     use crate::nessie::layout::geometry::{Geometry, Options};
-    use crate::region::{SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES};
+    use crate::region::tables_offset;
 
     /// The only client of a table of one node.
     pub fn client(table_bytes: u64) -> Client<ShmEndpoint> {
         let geometry = Geometry::plan(1, table_bytes, 1 << 10, 3, 4, 1 << 20, Options::default());
         let shape = geometry.unwrap().validate().unwrap();
-        let table = (SESSIONS_OFFSET + SESSION_BYTES).next_multiple_of(TABLE_ALIGN_BYTES);
+        let table = tables_offset(1);
         let region = Region::anonymous(table + shape.bytes()).unwrap();
         let mut fabric = ShmEndpoint::new(RegionId(0));
         fabric.attach(RegionId(0), Arc::new(region));

@@ -13,7 +13,8 @@
 //! | 32 or 64 | 8 | expiry in milliseconds since the Unix epoch, if the flag says so |
 //!
 //! Between its installation in the index and its reuse an entry never changes, except for the first
-//! word of the extension, the status (see [`crate::nessie::published`]).
+//! word of the extension, the status (see [`crate::nessie::published`]), and for the generation's
+//! highest bit, [`PINNED`].
 
 use loch_fabric::Buf;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -49,11 +50,15 @@ pub mod flags {
     pub const ALL: u16 = BLIND | EXPIRES | STATUS;
 }
 
+/// Set in the generation of an entry that was pinned since its memory was used last. No generation
+/// is as large: they start at stamps.
+pub const PINNED: u64 = 1 << 63;
+
 /// The header of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Header {
-    /// Counts the uses of this memory; never repeats.
+    /// Counts the uses of this memory, and never repeats; with [`PINNED`].
     pub generation: u64,
     /// The version that users see.
     pub version: u64,
@@ -175,7 +180,8 @@ impl Header {
     /// The half of [`Header::checksum_of`] that covers everything but the value.
     pub fn key_sum(&self, place: Place, expiry_and_key: &[u8]) -> u64 {
         let mut digest = crc_fast::Digest::new(CRC);
-        digest.update(&self.as_bytes()[..24]);
+        digest.update(&unpinned(self.generation).to_le_bytes());
+        digest.update(&self.as_bytes()[8..24]);
         digest.update(&[place.dti]);
         let [low, high] = [0, 32].map(|shift| ((place.offset / GRAIN_BYTES) >> shift) as u32);
         digest.update(&low.to_le_bytes());
@@ -189,7 +195,7 @@ impl Header {
     /// The half of [`Header::checksum_of`] that covers the value.
     pub fn value_sum(&self, value: &[u8]) -> u64 {
         let mut digest = crc_fast::Digest::new(CRC);
-        digest.update(&self.generation.to_le_bytes());
+        digest.update(&unpinned(self.generation).to_le_bytes());
         digest.update(value);
         digest.finalize() << 32
     }
@@ -205,6 +211,12 @@ pub const LOW_HALF: u64 = u32::MAX as u64;
 #[inline]
 pub fn note_of(generation: u64) -> u32 {
     generation as u32
+}
+
+/// A generation without [`PINNED`].
+#[inline]
+pub fn unpinned(generation: u64) -> u64 {
+    generation & !PINNED
 }
 
 /// The generation after `generation`, with a note that is not zero. (No generation ever reaches the
@@ -253,6 +265,17 @@ mod tests {
                 prop_assert_ne!(h.checksum_of(elsewhere, &key, &value), good);
             }
         }
+    }
+
+    #[test]
+    fn a_pin_changes_neither_checksum_nor_note() {
+        let (place, key, value) = (Place { dti: 1, offset: 144 }, [5u8; 6], [6u8; 10]);
+        let plain = Header::new(7, 8, 6, 10, 0);
+        let pinned = Header { generation: 7 | PINNED, ..plain };
+        let sum = |header: Header| header.checksum_of(place, &key, &value);
+        assert_eq!(sum(pinned), sum(plain));
+        assert_eq!(note_of(pinned.generation), note_of(7));
+        assert_eq!(unpinned(pinned.generation), 7);
     }
 
     #[test]

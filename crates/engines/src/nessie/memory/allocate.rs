@@ -28,7 +28,7 @@ impl<F: Fabric> Client<F> {
         entry_len: usize,
     ) -> Result<(Own, Pin<'_, F>), EngineError> {
         let class = self.map.classes.of(entry_len);
-        let mut until = None;
+        let (mut until, mut has_pinned) = (None, false);
         let mut sweep = true;
         loop {
             let epoch = self.session.pin(&self.fabric)?;
@@ -37,10 +37,15 @@ impl<F: Fabric> Client<F> {
                 return Ok((own, epoch));
             }
             drop(epoch);
-            // The room was one that others always take first, or that only damaged notes promise.
+            has_pinned |= std::mem::take(&mut self.alloc.borrow_mut().list(class).only_pinned);
+            // The room was one that others always take first, that is pinned, or that only damaged
+            // notes promise.
             let now = self.fabric.now_us();
             if now > *until.get_or_insert(now + self.timeout_us) {
-                return Err(EngineError::Timeout { timeout_us: self.timeout_us });
+                return Err(match has_pinned {
+                    true => self.out_of_memory(class),
+                    false => EngineError::Timeout { timeout_us: self.timeout_us },
+                });
             }
             self.make_room(class, sweep).await?;
             // If a sweep finds entries that cannot be taken, the next round does not sweep.

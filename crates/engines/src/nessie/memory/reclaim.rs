@@ -9,15 +9,17 @@
 //! 1. A client that seizes a slab allocates from it only after a grace period: until then the last
 //!    owner may be in the middle of taking an entry.
 //! 2. A run changes its class only after two grace periods without an entry in use, so no reader
-//!    takes its bytes for the old entries, neither from the index nor from a cache.
+//!    takes its bytes for the old entries, neither from the index nor from a cache; and only if no
+//!    entry of it is pinned.
 
 use loch_fabric::Fabric;
 
 use crate::epoch::Grace;
 use crate::error::EngineError;
 use crate::nessie::client::Client;
+use crate::nessie::client::pins::is_pinned;
 use crate::nessie::client::waits::{Then, Wait};
-use crate::nessie::layout::dte::note_of;
+use crate::nessie::layout::dte::{PINNED, note_of};
 use crate::nessie::layout::slab::{Chunk, Class, Slab};
 use crate::planted::{self, Bug};
 
@@ -81,10 +83,12 @@ impl<F: Fabric> Client<F> {
             // Another lane has made room in a place where we had looked already.
             return Ok(());
         }
-        Err(EngineError::OutOfMemory {
-            bytes: class.entry_bytes,
-            capacity: self.map.shape.geometry.data_bytes() * self.tables.len() as u64,
-        })
+        Err(self.out_of_memory(class))
+    }
+
+    pub(super) fn out_of_memory(&self, class: Class) -> EngineError {
+        let capacity = self.map.shape.geometry.data_bytes() * self.tables.len() as u64;
+        EngineError::OutOfMemory { bytes: class.entry_bytes, capacity }
     }
 
     /// Starts the rest of parked entries, if there are at least `least` of them.
@@ -193,13 +197,20 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Whether no entry of a slab is in use.
+    /// Whether no entry of a slab is in use or pinned.
     async fn is_unused(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
         let base = self.map.slab_addr(slab);
         let (formatted, notes) = self.read_notes(slab, class).await?;
         for (number, note) in notes.into_iter().enumerate().take(formatted as usize) {
             let at = base.add(class.entry_at(number as u32));
-            if note == 0 || note != note_of(self.read_word(at).await?) {
+            let generation = self.read_word(at).await?;
+            if note == 0 || note != note_of(generation) {
+                return Ok(false);
+            }
+            if generation & PINNED != 0
+                && is_pinned(&self.fabric, &self.map, at)?
+                && !planted::is(Bug::PinRecut)
+            {
                 return Ok(false);
             }
         }

@@ -18,7 +18,7 @@ use crate::operation::Value;
 use crate::planted::{self, Bug};
 
 /// The outcome of one pass over the candidates.
-enum Pass {
+pub(super) enum Pass {
     Found(usize, Ite, Header),
     Absent,
     Changed,
@@ -209,7 +209,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// A pass over all candidates, read in one doorbell.
-    async fn get_pass(
+    pub(super) async fn get_pass(
         &self,
         candidates: &Candidates,
         key: &[u8],

@@ -7,6 +7,7 @@
 //! | `tentative.rs` | tells what a slot means to an insert, and when a rival was waited for enough |
 //! | `migrate.rs` | MOVE: makes room in a key's slots; completes the moves of others |
 //! | `get.rs` | GET |
+//! | `pin.rs` | PIN: values read in place |
 //! | `batch/` | GETs and PUTs of many keys, whose steps overlap |
 //! | `draft.rs` | writes an entry that is to be installed |
 //! | `insert.rs` | PUT of a key that has no value |
@@ -20,6 +21,7 @@ pub(super) mod draft;
 mod get;
 mod insert;
 pub(super) mod migrate;
+pub(super) mod pin;
 mod put;
 pub(super) mod read;
 mod remembered;

@@ -9,8 +9,8 @@ use loch_fabric::{Buf, lanes};
 use super::reservation::ValuePlace;
 use crate::client::batching::Batching;
 use crate::{
-    Conditional, Expect, Lambda, Number, PutOptions, Reservation, Result, Table, Value, ValueRef,
-    Version,
+    Conditional, Expect, Lambda, Number, Pinned, PutOptions, Reservation, Result, Table, Value,
+    ValueRef, Version,
 };
 
 /// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`]) or for any
@@ -79,6 +79,20 @@ impl<'a> AsyncTable<'a> {
             Ok(None) => Ok(None),
             Err(error) => Err(table.error(error)),
         }
+    }
+
+    /// As [`Table::pin`].
+    ///
+    /// # Errors
+    /// As [`Table::pin`].
+    pub async fn pin(self, key: &[u8]) -> Result<Option<Pinned<'a>>> {
+        let table = self.table;
+        table.check_process()?;
+        let Some(client) = table.in_place().filter(|client| client.pins()) else {
+            return Ok(self.get(key).await?.map(|value| Pinned::copied(table, value)));
+        };
+        let pinned = client.pin(key).await.map_err(|error| table.error(error))?;
+        pinned.map(|pinned| Pinned::in_place(table, client.fabric(), pinned)).transpose()
     }
 
     /// As [`Table::contains`].

@@ -8,7 +8,7 @@
 mod workers;
 
 use loch_engines::region::{
-    Header, LAYOUT_VERSION, MAGIC, SESSION_BYTES, SESSIONS_OFFSET, TABLE_ALIGN_BYTES, TableEntry,
+    Header, LAYOUT_VERSION, MAGIC, TABLE_ALIGN_BYTES, TableEntry, tables_offset,
 };
 use loch_engines::registry::EngineId;
 use loch_engines::room::Room;
@@ -363,8 +363,8 @@ fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64
 }
 
 const _: () = {
-    let own = 1 + TABLES_MAX as u64 * WORKERS_MAX as u64;
-    assert!(SESSIONS_OFFSET + (SESSIONS_MAX as u64 + own) * SESSION_BYTES < 8 << 20);
+    let own = 1 + TABLES_MAX as u32 * WORKERS_MAX as u32;
+    assert!(tables_offset(SESSIONS_MAX + own) < 32 << 20);
 };
 
 #[cfg(test)]

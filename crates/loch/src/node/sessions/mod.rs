@@ -15,6 +15,7 @@
 //! 4. Where clients reach memory over a network, the slot of a session that has ended still shows
 //!    the session, and its leases stay, until the session was *fenced*: no verb that its client
 //!    posted can be executed on any node any more. Until then the session is *dying*.
+//! 5. A slot that shows no incarnation, or a new one, has no pins.
 
 #[cfg(any(test, feature = "verbs"))]
 mod fencing;
@@ -23,7 +24,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use loch_engines::region::INCARNATION_OFFSET;
+use loch_engines::region::{INCARNATION_OFFSET, PINS_BYTES, pins_offset};
 use loch_fabric::shm::Region;
 
 use crate::layout::memory::Member;
@@ -38,6 +39,8 @@ const COUNTER_BITS: u32 = 24;
 /// The session slots of one node.
 pub(crate) struct Sessions {
     region: Arc<Region>,
+    /// All slots of the region.
+    all: u32,
     node: u8,
     /// The last slot of a client. The slots behind it are the workers'.
     last_client: u32,
@@ -77,6 +80,7 @@ impl Sessions {
     pub fn restore(node: &Member, fenced: bool) -> (Self, usize) {
         let sessions = Self {
             region: node.region().clone(),
+            all: node.header.sessions,
             node: node.header.node as u8,
             last_client: node.client_sessions(),
             fenced,
@@ -102,6 +106,7 @@ impl Sessions {
                 let dying = Some(SessionEnd::Died);
                 sessions.slots()[slot as usize] = Some(HeldSlot { dying, ..held });
             } else {
+                sessions.clear_pins(slot);
                 sessions.word(slot, INCARNATION).store(0, Ordering::Release);
             }
         }
@@ -163,6 +168,7 @@ impl Sessions {
         let live = slots.iter().flatten().map(|held| held.incarnation as u32);
         let live: HashSet<u32> = live.collect();
         let incarnation = self.fresh_incarnation(&live);
+        self.clear_pins(slot);
         self.word(slot, ANNOUNCED).store(0, Ordering::Release);
         self.word(slot, PID).store(process.pid as u64, Ordering::Release);
         self.word(slot, STARTED).store(process.started, Ordering::Release);
@@ -269,8 +275,15 @@ impl Sessions {
     }
 
     fn free(&self, session: SessionId) {
+        self.clear_pins(session.slot);
         let word = self.word(session.slot, INCARNATION);
         let _ = word.compare_exchange(session.incarnation, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    fn clear_pins(&self, slot: u32) {
+        let first = pins_offset(self.all, slot);
+        let pins = (first..first + PINS_BYTES).step_by(size_of::<u64>());
+        pins.for_each(|offset| self.region.word(offset).store(0, Ordering::Release));
     }
 
     fn shows(&self, slot: u32, incarnation: u64) -> bool {

@@ -1,0 +1,192 @@
+//! Values that are read in place: their memory is not used again, whatever happens to their keys.
+
+mod cluster;
+
+use cluster::{Plan, TestCluster};
+use loch_engines::EngineError;
+use loch_engines::limits::PINS_MAX;
+use loch_engines::nessie::{Client, Conditional, Expect, Pinned, PutOptions};
+use loch_fabric::lanes::block_on;
+use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{Buf, Fabric};
+
+fn put(client: &Client<ShmEndpoint>, key: &str, value: &[u8]) -> Result<u64, EngineError> {
+    block_on(client.put(key.as_bytes(), value, PutOptions::default()))
+}
+
+fn pin<'a>(client: &'a Client<ShmEndpoint>, key: &str) -> Pinned<'a, ShmEndpoint> {
+    block_on(client.pin(key.as_bytes())).unwrap().expect("the key has a value")
+}
+
+fn bytes(pinned: &Pinned<'_, ShmEndpoint>) -> Vec<u8> {
+    pinned.fabric().still(pinned.at(), pinned.len()).unwrap().to_vec()
+}
+
+/// A small cluster of two nodes, and a client at each that uses freed entries at once.
+fn two_nodes() -> (TestCluster, [Client<ShmEndpoint>; 2]) {
+    let plan = Plan { nodes: 2, table_bytes: 2 << 20, index_slots: 2048, ..Plan::default() };
+    let cluster = TestCluster::new(plan);
+    let clients = [0, 1].map(|node| {
+        let client = cluster.client(node);
+        client.set_quarantine(0);
+        client
+    });
+    (cluster, clients)
+}
+
+#[test]
+fn a_pinned_value_outlives_its_replacements_and_its_key() {
+    let (_cluster, [reader, writer]) = two_nodes();
+    for len in [0, 1, 100, 5_000, 60_000] {
+        let value = vec![7; len];
+        let version = put(&writer, "key", &value).unwrap();
+        let pinned = pin(&reader, "key");
+        assert_eq!((pinned.version(), pinned.len()), (version, len));
+        for n in 0..1000u32 {
+            put(&writer, "key", &vec![n as u8; len]).unwrap();
+            assert!(bytes(&pinned) == value, "changed by PUT {n} of {len} bytes");
+        }
+        assert!(block_on(writer.delete(b"key")).unwrap());
+        assert!(block_on(reader.pin(b"key")).unwrap().is_none());
+        (0..50).for_each(|n| _ = put(&writer, &format!("other {n}"), &vec![9; len]).unwrap());
+        assert!(bytes(&pinned) == value, "changed after the DELETE of {len} bytes");
+    }
+    assert_eq!(block_on(reader.check()).unwrap().broken, Vec::<String>::new());
+}
+
+/// Pins of several clients on one entry are as many reasons to keep it.
+#[test]
+fn an_entry_is_used_again_only_after_its_last_pin() {
+    let cluster = TestCluster::new(Plan { table_bytes: 2 << 20, ..Plan::default() });
+    let [first, second, writer] = [0, 0, 0].map(|node| cluster.client(node));
+    put(&writer, "key", &[1; 3_000]).unwrap();
+    let (a, b, c) = (pin(&first, "key"), pin(&second, "key"), pin(&first, "key"));
+    let at = a.at();
+    // All memory is put to use, with keys as long as the pinned one, and given back.
+    let comes_back = || {
+        let keys: Vec<_> = (100..999).map(|n| n.to_string()).collect();
+        let stored = |key: &&String| put(&writer, key, &[9; 3_000]).is_ok();
+        let stored: Vec<_> = keys.iter().take_while(stored).collect();
+        assert!(stored.len() < keys.len(), "there was memory left");
+        let comes_back = stored.iter().any(|key| pin(&writer, key).at() == at);
+        stored.iter().for_each(|key| assert!(block_on(writer.delete(key.as_bytes())).unwrap()));
+        comes_back
+    };
+    assert!(block_on(writer.delete(b"key")).unwrap());
+    assert!(!comes_back());
+    drop(b);
+    drop(a);
+    assert!(!comes_back() && bytes(&c) == [1; 3_000]);
+    drop(c);
+    assert!(comes_back());
+}
+
+fn fill(client: &Client<ShmEndpoint>, len: usize) -> usize {
+    (0..).take_while(|n| put(client, &format!("{len} {n}"), &vec![9; len]).is_ok()).count()
+}
+
+fn delete_all(client: &Client<ShmEndpoint>, len: usize, count: usize) {
+    (0..count).for_each(|n| _ = block_on(client.delete(format!("{len} {n}").as_bytes())).unwrap());
+}
+
+/// What a pin costs others: its slab keeps its class, and all other memory is theirs.
+#[test]
+fn a_slab_with_a_pinned_entry_is_not_cut_anew_and_all_others_are() {
+    let cluster = TestCluster::new(Plan { table_bytes: 2 << 20, ..Plan::default() });
+    let (reader, writer) = (cluster.client(0), cluster.client(0));
+    let (long, short) = (60_000, 2_000);
+    let longs = fill(&writer, long);
+    let pinned = pin(&reader, &format!("{long} 3"));
+    delete_all(&writer, long, longs);
+    let shorts = fill(&writer, short);
+    assert!(shorts * short > (longs - 2) * long * 4 / 5, "{shorts} short values fit");
+    assert!(bytes(&pinned) == vec![9; long], "its chunk was cut anew");
+    // When the pin has ended, its memory can be had as well.
+    drop(pinned);
+    assert!(fill(&writer, short + 1) >= 20);
+    assert_eq!(block_on(writer.check()).unwrap().broken, Vec::<String>::new());
+}
+
+/// The last memory is pinned: that is memory that there is not, and not a race that was lost.
+#[test]
+fn without_other_memory_a_pin_is_reported_as_lack_of_memory() {
+    let cluster = TestCluster::new(Plan { table_bytes: 2 << 20, ..Plan::default() });
+    let (reader, writer) = (cluster.client(0), cluster.client(0));
+    let count = fill(&writer, 60_000);
+    let pinned = pin(&reader, "60000 0");
+    assert!(block_on(writer.delete(b"60000 0")).unwrap());
+    let refused = put(&writer, "another", &[1; 60_000]);
+    assert!(matches!(refused, Err(EngineError::OutOfMemory { .. })), "{refused:?}, {count}");
+    drop(pinned);
+    put(&writer, "another", &[1; 60_000]).unwrap();
+}
+
+/// A client that dies with a pin: its node ends the pin with the session.
+#[test]
+fn pins_end_with_their_session() {
+    let cluster = TestCluster::new(Plan { table_bytes: 2 << 20, ..Plan::default() });
+    let (reader, writer) = (cluster.client(0), cluster.client(0));
+    fill(&writer, 60_000);
+    std::mem::forget(pin(&reader, "60000 0"));
+    assert!(block_on(writer.delete(b"60000 0")).unwrap());
+    assert!(put(&writer, "another", &[1; 60_000]).is_err());
+    cluster.kill(reader.incarnation());
+    put(&writer, "another", &[1; 60_000]).unwrap();
+}
+
+#[test]
+fn a_session_has_so_many_pins_and_no_more() {
+    let (_cluster, [reader, writer]) = two_nodes();
+    put(&writer, "key", &[1; 100]).unwrap();
+    let mut pins: Vec<_> = (0..PINS_MAX).map(|_| pin(&reader, "key")).collect();
+    let refused = block_on(reader.pin(b"key")).err();
+    assert_eq!(refused, Some(EngineError::TooManyPins { max: PINS_MAX }));
+    assert!(block_on(reader.pin(b"absent")).unwrap().is_none(), "an absent key needs no pin");
+    drop(pins.swap_remove(5));
+    pins.push(pin(&reader, "key"));
+    assert!(block_on(reader.pin(b"key")).is_err());
+}
+
+/// The other operations do not care whether an entry was pinned.
+#[test]
+fn an_entry_that_was_pinned_is_read_replaced_and_scrubbed_like_any_other() {
+    let (_cluster, [reader, writer]) = two_nodes();
+    for n in 0..3u8 {
+        let first = put(&writer, "key", &[n; 100]).unwrap();
+        let pinned = pin(&reader, "key");
+        let found = block_on(writer.get(b"key", Buf::new())).unwrap().unwrap();
+        assert_eq!((&found[..], found.version()), (&[n; 100][..], first));
+        let mut seen = 0;
+        block_on(writer.get_many(&["key"], |_, found| {
+            seen += usize::from(found.is_some_and(|found| found.value == [n; 100]));
+        }))
+        .unwrap();
+        assert_eq!(seen, 1);
+        let (value, expect) = ([n; 50], Expect::Version(first));
+        let put = block_on(writer.put_if(b"key", &value, expect, PutOptions::default()));
+        assert!(matches!(put, Ok(Conditional::Done(_))), "{put:?}");
+        assert_eq!(block_on(writer.scrub(1, 1_000_000)).unwrap().freed, 0);
+        assert_eq!(block_on(writer.check()).unwrap().broken, Vec::<String>::new());
+        assert_eq!(bytes(&pinned), [n; 100]);
+    }
+}
+
+#[test]
+fn an_expired_value_is_not_pinned_and_a_pinned_one_outlives_its_expiry() {
+    let (_cluster, [reader, writer]) = two_nodes();
+    let now = reader.fabric().wall_ms();
+    let put = |expires_at_ms| {
+        let options = PutOptions { expires_at_ms: Some(expires_at_ms) };
+        block_on(writer.put(b"key", &[1; 100], options)).unwrap();
+    };
+    put(now - 1);
+    assert!(block_on(reader.pin(b"key")).unwrap().is_none());
+    put(now + 30);
+    let pinned = pin(&reader, "key");
+    assert_eq!(pinned.expires_at_ms(), Some(now + 30));
+    while reader.fabric().wall_ms() < now + 31 {
+        block_on(reader.fabric().pause(1000));
+    }
+    assert!(block_on(reader.get(b"key", Buf::new())).unwrap().is_none());
+    assert_eq!(bytes(&pinned), [1; 100]);
+}
