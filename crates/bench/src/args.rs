@@ -6,10 +6,11 @@
 
 use clap::Args;
 use loch::ByteSize;
+use loch::limits::PINS_MAX;
 
 use crate::check::{check_servers, check_table};
 use crate::error::BenchError;
-use crate::options::{AttachOptions, KEY_PREFIX, ServerOptions, Switch, TableOptions};
+use crate::options::{AttachOptions, KEY_PREFIX, ReadMode, ServerOptions, Switch, TableOptions};
 use crate::rate::Rate;
 use crate::spec::{
     Dist, KEY_SIZE_MAX, KEY_SIZE_MIN, LANES_MAX, PROCESSES_MAX, RECORDS_MAX, Spec, Stop,
@@ -74,6 +75,11 @@ pub struct WorkloadArgs {
     /// alone); off: as that many lanes
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     pub batch_api: Switch,
+    /// How values are read: copied into a buffer of the client, or in place, where a byte of each
+    /// of their cache lines is loaded. Of the engines nessie reads in place, with --fabric shm, and
+    /// of the peers lmdb; all others copy
+    #[arg(long, value_enum, value_name = "MODE", default_value = "copy")]
+    pub read_mode: ReadMode,
     /// Records loaded before the measurement
     #[arg(long, value_name = "R", default_value_t = 1_000_000)]
     pub records: u64,
@@ -174,6 +180,7 @@ impl WorkloadArgs {
             clients: self.clients,
             lanes: self.lanes,
             batch_api: self.batch_api.into(),
+            read_mode: self.read_mode,
             records: self.records,
             value_size: size("--value-size", self.value_size, 1, VALUE_SIZE_MAX)? as usize,
             key_size: size("--key-size", self.key_size, KEY_SIZE_MIN, KEY_SIZE_MAX)? as usize,
@@ -199,6 +206,13 @@ impl WorkloadArgs {
             return Err(BenchError::usage(format!(
                 "--reads {} is not a share: give a number from 0 (only PUTs) to 1 (only GETs)",
                 spec.reads
+            )));
+        }
+        if spec.read_mode == ReadMode::Pin && spec.lanes > PINS_MAX {
+            return Err(BenchError::usage(format!(
+                "--lanes {}: with --read-mode pin each lane holds a value, and a client can hold \
+                 {PINS_MAX}: give --lanes {PINS_MAX} or less, or --read-mode copy",
+                spec.lanes
             )));
         }
         if self.profile.is_some() && spec.fabric != Fabric::Sim {

@@ -165,6 +165,16 @@ pub struct ServerOptions {
     pub client_hosts: u32,
 }
 
+/// How values are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReadMode {
+    /// Into a buffer of the client.
+    Copy,
+    /// In place: a byte of each cache line is loaded.
+    Pin,
+}
+
 /// On or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::options::{Attach, ServerOptions, TableOptions};
+use crate::options::{Attach, ReadMode, ServerOptions, TableOptions};
 use crate::rate::Rate;
 use crate::system::{Engine, Fabric, Hardware, Peer};
 
@@ -67,6 +67,8 @@ pub struct Spec {
     pub lanes: usize,
     /// Whether outstanding operations are handed over as batches.
     pub batch_api: bool,
+    /// How values are read.
+    pub read_mode: ReadMode,
     /// Records loaded.
     pub records: u64,
     /// Bytes of a value.
@@ -106,10 +108,11 @@ impl Spec {
         if self.rate.is_some() || self.fabric == Fabric::Sim { 1 } else { TURNS }
     }
 
-    /// Whether a client's outstanding operations form batches: one at a time is none, and in an
-    /// open loop each begins at a moment of its own.
+    /// Whether a client's outstanding operations form batches: one at a time is none, in an open
+    /// loop each begins at a moment of its own, and batches copy values.
     pub fn batches(&self) -> bool {
-        self.batch_api && self.lanes > 1 && self.rate.is_none()
+        let copies = self.read_mode == ReadMode::Copy;
+        self.batch_api && copies && self.lanes > 1 && self.rate.is_none()
     }
 
     /// Bytes of keys and values, without any store's overhead.

@@ -15,6 +15,8 @@ use crate::mix::mix;
 use crate::options::KEY_PREFIX;
 use crate::spec::{RECORDS_MAX, Spec};
 
+/// Bytes of a cache line.
+const CACHE_LINE_BYTES: usize = 64;
 /// Bytes of a value before its body: version and tag.
 const HEADER_BYTES: usize = 8;
 /// Bodies start at one of this many 8-byte steps of the template.
@@ -117,6 +119,14 @@ impl Workload {
         let start = (mix(header) as usize % BODY_STARTS) * 8;
         &self.template[start..start + len]
     }
+}
+
+/// A value after a byte of each of its cache lines was loaded: the least that its reader does.
+#[inline]
+pub fn touched(value: &[u8]) -> &[u8] {
+    let lines = value.chunks(CACHE_LINE_BYTES);
+    std::hint::black_box(lines.fold(0u8, |sum, line| sum.wrapping_add(line[0])));
+    value
 }
 
 /// The version below, a tag of record and version above.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use loch::lanes::block_on;
-use loch::{Cluster, ConnectOptions, Error, Table, VerbCount, Version};
+use loch::{Cluster, ConnectOptions, Error, Pinned, Table, VerbCount, Version};
 use loch_engines::Kv;
 use loch_engines::kv::OneOf;
 
@@ -25,13 +25,13 @@ use super::limit;
 use crate::error::TargetError;
 use crate::measure::{Outcome, Run};
 use crate::measured::Limits;
-use crate::options::TABLE;
+use crate::options::{ReadMode, TABLE};
 use crate::spec::Spec;
 use crate::system::{Engine, Fabric};
 use crate::tally::Traffic;
 use crate::target::{Endpoint, Result, Target};
 use crate::trace::Trace;
-use crate::workload::Workload;
+use crate::workload::{Workload, touched};
 
 /// How long nodes may take to admit a client: they start together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
@@ -48,6 +48,7 @@ pub struct Client {
     time_every: u32,
     /// Whether operations are handed over in batches.
     batches: bool,
+    read_mode: ReadMode,
     /// Where the bare loops are in the trace.
     cursor: limit::Cursor,
     /// Whether no operation of the run changes the table.
@@ -77,6 +78,7 @@ impl Client {
             lanes: spec.lanes,
             time_every,
             batches: spec.batches() && table.takes_batches() && !is_split,
+            read_mode: spec.read_mode,
             cursor: limit::Cursor::default(),
             is_at_rest: spec.reads == 1.0 && spec.attach.is_none(),
             refusal: None,
@@ -133,6 +135,9 @@ impl Target for Client {
             _ if self.batches => {
                 let done = batch::operate(&self.table, run, self.lanes, TableLanes::goes_on_after);
                 done.map_err(lost(self.engine, ACTION))?.map(|error| error.to_string())
+            }
+            _ if self.read_mode == ReadMode::Pin => {
+                self.operate(&PinnedLanes(TableLanes(&self.table)), run, None, ACTION)?
             }
             _ => self.operate(&TableLanes(&self.table), run, None, ACTION)?,
         };
@@ -216,5 +221,41 @@ impl Store for TableLanes<'_> {
     fn goes_on_after(error: &Error) -> bool {
         use Error::{Ambiguous, IndexFull, OutOfMemory, Timeout};
         matches!(error, Timeout { .. } | OutOfMemory { .. } | IndexFull { .. } | Ambiguous { .. })
+    }
+}
+
+/// The same, with values read in place.
+struct PinnedLanes<'a>(TableLanes<'a>);
+
+impl<'t> Store for PinnedLanes<'t> {
+    type Found = Option<Pinned<'t>>;
+    type Stored = Version;
+    type Error = Error;
+
+    #[inline]
+    fn get(&self, lane: &mut Lane) -> impl Future<Output = Result<Option<Pinned<'t>>, Error>> {
+        self.0.0.asynch().pin(&lane.key)
+    }
+
+    #[inline]
+    fn outcome<'a>(found: &'a Option<Pinned<'t>>, _: &'a Lane) -> Outcome<'a> {
+        found.as_deref().map_or(Outcome::Missing, |value| Outcome::Found(touched(value)))
+    }
+
+    #[inline]
+    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Version, Error>> {
+        self.0.put(key, value)
+    }
+
+    fn retries(&self) -> u64 {
+        self.0.retries()
+    }
+
+    fn counted(&self) -> VerbCount {
+        self.0.counted()
+    }
+
+    fn goes_on_after(error: &Error) -> bool {
+        TableLanes::goes_on_after(error)
     }
 }
