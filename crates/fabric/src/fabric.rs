@@ -316,4 +316,16 @@ pub trait Fabric {
             turn.await;
         }
     }
+
+    /// As [`Fabric::yield_now`], for callers that wait for something after which another thread
+    /// [rings](Fabric::ring) the bell at `bell`. If all lanes of this thread wait so, the thread
+    /// may yield its core or sleep. The caller must not be what another of these lanes waits for: a
+    /// caller that has done something since its last turn calls `yield_now` first.
+    fn wait(&self, _bell: RemoteAddr) -> impl Future<Output = ()> + '_ {
+        self.yield_now()
+    }
+
+    /// Wakes the threads that sleep at these bells, if any do. They find what was stored or sent
+    /// before. Bells that are not mapped are left out.
+    fn ring(&self, _bells: &[RemoteAddr]) {}
 }

@@ -1,15 +1,18 @@
 //! Lanes: the in-flight operations of one thread, polled round-robin.
 //!
 //! A fabric future is pending once after posting and ready when it is polled again after its verb
-//! completed, so polling the lanes in turn *is* polling the completion queue. There are no wakers
-//! and no queues, and no allocation per operation: a lane's next future is written into the place
-//! of the future that ended.
+//! completed, so polling the lanes in turn *is* polling the completion queue. There are no queues
+//! and no allocation per operation: a lane's next future is written into the place of the future
+//! that ended. A waker tells a thread only that a lane has work, so that it must not sleep.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-/// Runs one future to its end on this thread, polling it.
+use crate::shm::parking;
+
+/// Runs one future to its end on this thread, polling it. While all of its lanes wait for other
+/// threads ([`Fabric::wait`](crate::Fabric::wait)), this thread yields its core, and then sleeps.
 ///
 /// ```
 /// assert_eq!(loch_fabric::lanes::block_on(async { 7 }), 7);
@@ -17,11 +20,13 @@ use std::task::{Context, Poll, Waker};
 #[inline]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
+    let mut cx = Context::from_waker(parking::waker());
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            parking::after_lanes();
             return output;
         }
+        parking::after_round();
     }
 }
 
@@ -77,6 +82,7 @@ where
 
     fn poll_lanes(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.fill();
+        let mut has_ended = false;
         for lane in &mut self.lanes {
             // A lane that ended starts its next operation in the same turn, so that its first verb
             // is posted before the other lanes' completions are taken.
@@ -85,12 +91,20 @@ where
                     break;
                 };
                 (self.done)(output);
+                has_ended = true;
                 let next = self.work.next();
                 self.live -= next.is_none() as usize;
                 lane.as_mut().set(next);
             }
         }
-        if self.live == 0 { Poll::Ready(()) } else { Poll::Pending }
+        if self.live == 0 {
+            return Poll::Ready(());
+        }
+        // Other lanes may wait for a lane that has ended.
+        if has_ended {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 }
 
@@ -113,6 +127,9 @@ where
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Wake, Waker};
 
     /// Pending `n` times.
     async fn turns(n: usize) -> usize {
@@ -147,6 +164,29 @@ mod tests {
         outputs.sort_unstable();
         assert_eq!(outputs, (0..100).map(|i| (i, i % 7)).collect::<Vec<_>>());
         assert_eq!(most.get(), 5);
+    }
+
+    /// Counts how often it was called.
+    #[derive(Default)]
+    struct Calls(AtomicU32);
+
+    impl Wake for Calls {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Another lane may wait for a lane that has ended, without calling its own waker.
+    #[test]
+    fn a_lane_that_ends_keeps_its_thread_awake() {
+        let calls = Arc::new(Calls::default());
+        let waker = Waker::from(calls.clone());
+        let mut lanes = run(2, [1, 3].map(turns), |_| ());
+        let called = [0, 1, 1, 1].map(|calls_so_far| {
+            let polled = Pin::new(&mut lanes).poll(&mut Context::from_waker(&waker));
+            (polled.is_ready(), calls.0.load(Ordering::Relaxed) == calls_so_far)
+        });
+        assert_eq!(called, [(false, true), (false, true), (false, true), (true, true)]);
     }
 
     #[test]

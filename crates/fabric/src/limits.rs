@@ -2,6 +2,8 @@
 
 #![cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "most are those of verbs"))]
 
+use std::time::Duration;
+
 /// READs that one doorbell may carry: the largest number of candidate buckets of a key.
 pub const DOORBELL_READS_MAX: usize = 4;
 
@@ -116,7 +118,7 @@ pub(crate) const SEND_POLLS_MAX: u32 = 1_000_000;
 pub(crate) const WAYS_MAX: usize = 4096;
 
 /// How long a thread waits before it looks again for the way to a host that was not found.
-pub(crate) const WAY_RETRY: std::time::Duration = std::time::Duration::from_secs(5);
+pub(crate) const WAY_RETRY: Duration = Duration::from_secs(5);
 
 /// Bytes of the longest message through a mailbox: an InfiniBand MTU, as on the other backends.
 pub const MAIL_MESSAGE_BYTES_MAX: usize = 4096;
@@ -130,3 +132,21 @@ pub const MAIL_RING_BYTES: std::ops::RangeInclusive<u32> = 8192..=1 << 24;
 
 /// Peers that the messages of one thread know.
 pub const MAIL_PEERS_MAX: usize = 1 << 16;
+
+/// How long a thread that waits for others spins if nobody else needs its core. After that it
+/// yields between two looks.
+pub(crate) const WAIT_SPIN: Duration = Duration::from_micros(20);
+/// How long such a thread looks before it sleeps.
+pub(crate) const WAIT_AWAKE: Duration = Duration::from_micros(500);
+/// A yield that is shorter gave the core to nobody: two switches between threads take longer.
+pub(crate) const YIELD_SHORT: Duration = Duration::from_micros(2);
+/// A yield that is longer gave the core to a thread that does not give it back: a client or a
+/// worker waits sooner.
+pub(crate) const YIELD_LONG: Duration = Duration::from_micros(1000);
+/// How long after such a yield the thread does not yield again.
+pub(crate) const YIELD_TRY_AGAIN: Duration = Duration::from_millis(100);
+/// The longest first sleep of a thread after it was awake.
+pub(crate) const NAP: Duration = Duration::from_millis(1);
+/// The longest sleep of a thread whose lanes all wait for others. Lanes have times at which they do
+/// something by themselves, as a client that sends a request again.
+pub(crate) const LANES_SLEEP_MAX: Duration = Duration::from_millis(1);

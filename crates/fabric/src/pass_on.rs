@@ -130,6 +130,10 @@ macro_rules! pass_on {
     (@ wall_ms $to:ident) => { $crate::pass_on!(# $to wall_ms() -> u64); };
     (@ random $to:ident) => { $crate::pass_on!(# $to random() -> u64); };
     (@ pause $to:ident) => { $crate::pass_on!(# $to async pause(us: u64) -> ()); };
+    (@ wait $to:ident) => {
+        $crate::pass_on!(# $to async wait(bell: $crate::RemoteAddr) -> ());
+    };
+    (@ ring $to:ident) => { $crate::pass_on!(# $to ring(bells: &[$crate::RemoteAddr]) -> ()); };
     (@ yield_now $to:ident) => { $crate::pass_on!(# $to async yield_now() -> ()); };
     (@ message_bytes_max $to:ident) => { $crate::pass_on!(# $to message_bytes_max() -> usize); };
     (@ address $to:ident) => { $crate::pass_on!(# $to address() -> $crate::MessageAddress); };

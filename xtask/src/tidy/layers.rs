@@ -24,12 +24,13 @@ const LAYERS: [Layers; 14] = [
     Layers {
         folder: "crates/fabric/src/",
         order: &[
-            &["addr", "bounds", "buf", "counters", "fork", "lanes", "limits", "sync", "zeroed"],
+            &["addr", "bounds", "buf", "counters", "fork", "limits", "sync", "zeroed"],
             &["error"],
             &["fabric"],
             &["messages"],
             &["pass_on"],
             &["shm", "sim"],
+            &["lanes"],
             // A process with a card also maps the memory of its own host.
             &["prefetch", "verbs"],
         ],
@@ -42,6 +43,9 @@ const LAYERS: [Layers; 14] = [
         order: &[
             &["copy", "pages", "words"],
             &["chase", "region", "ring"],
+            &["bell"],
+            &["backoff"],
+            &["parking"],
             &["endpoint", "mailbox"],
             &["limit", "messages", "now", "still"],
             &["thread"],

@@ -1,7 +1,7 @@
 //! The shm endpoint: verbs as prefetch, copy and CPU atomics.
 
 use std::cell::RefCell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,7 +22,7 @@ use crate::{
 };
 
 use super::chase::{Chases, Post, load_word};
-use super::{Region, copy, words};
+use super::{Region, bell, copy, parking, words};
 
 /// One thread's endpoint to the regions of this host.
 ///
@@ -202,6 +202,14 @@ impl ShmEndpoint {
         // SAFETY: by this function's contract `place` has `len` mapped bytes; `append_with` gives
         // room for `len` private ones, and `copy` initialises all of them.
         unsafe { buf.append_with(len, |room| copy::copy_out(place, room, len)) };
+    }
+
+    /// Lets the thread sleep at this bell if all of its lanes do nothing but wait there. `false`:
+    /// the executor of the thread cannot do so, or the bell is not mapped for writing. The lane
+    /// then has to wake itself.
+    #[inline]
+    pub fn park(&self, cx: &Context<'_>, at: RemoteAddr) -> bool {
+        self.region(at.region()).is_some_and(|region| parking::wait(cx, region, at.offset()))
     }
 }
 
@@ -506,6 +514,26 @@ impl Fabric for ShmEndpoint {
     #[inline]
     fn yield_now(&self) -> impl Future<Output = ()> + '_ {
         Turn::default()
+    }
+
+    #[inline]
+    fn wait(&self, bell: RemoteAddr) -> impl Future<Output = ()> + '_ {
+        let mut taken = false;
+        poll_fn(move |cx| {
+            if std::mem::replace(&mut taken, true) {
+                return Poll::Ready(());
+            }
+            if !self.park(cx, bell) {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+    }
+
+    #[inline]
+    fn ring(&self, bells: &[RemoteAddr]) {
+        words::before_bells();
+        bells.iter().filter_map(|at| self.word(*at, true).ok()).for_each(bell::ring);
     }
 
     async fn pause(&self, us: u64) {

@@ -15,6 +15,8 @@
 //!    users must be sealed.)
 //! 3. Every access is bounds-checked against the mapping before it is posted.
 
+mod backoff;
+mod bell;
 mod chase;
 mod copy;
 mod endpoint;
@@ -24,12 +26,15 @@ mod messages;
 #[cfg(feature = "verbs")]
 mod now;
 mod pages;
+pub(crate) mod parking;
 mod region;
 mod ring;
 mod still;
 mod thread;
 mod words;
 
+pub use backoff::Backoff;
+pub use bell::Bell;
 pub(crate) use copy::prefetch;
 pub use endpoint::ShmEndpoint;
 pub use limit::{Area, BareGets, Names};

@@ -1,6 +1,6 @@
 //! The orderings of shared words, each in one place and under a name that says its purpose.
 //!
-//! The protocols rest on four handshakes, all model-checked with loom, the last one in `ring.rs`:
+//! The protocols rest on five handshakes, all model-checked with loom, the fourth one in `ring.rs`:
 //! * **reuse against re-read**: an owner changes an entry's generation before it writes the entry
 //!   anew ([`store_before`]); a reader re-reads the generation after its copy ([`load_after`]). If
 //!   the reader copied one new byte, it sees the new generation.
@@ -16,6 +16,10 @@
 //! * **publish against take**: a sender writes a record and then its word ([`store_after`]); a
 //!   receiver loads the word and then the record ([`load`]). If it sees the word, it sees the whole
 //!   record. In the other direction, a receiver has finished with the bytes that it gives back.
+//! * **sleep against ring**: a thread says in its bell that it sleeps and then looks for messages
+//!   for the last time ([`arm`], [`load`]); a thread that sent it a message then looks at the bell
+//!   ([`before_bells`], [`is_to_wake`]). At least one of the two sees the other: the message is
+//!   found, or its sender wakes the receiver.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -66,6 +70,45 @@ pub(super) fn fetch_add(word: &AtomicU64, add: u64) -> u64 {
     let old = word.fetch_add(add, Ordering::AcqRel);
     fence(Ordering::SeqCst);
     old
+}
+
+/// The bell of a thread that is awake.
+const AWAKE: u64 = 0;
+/// The bell of a thread that sleeps, or is about to.
+pub(super) const ASLEEP: u64 = 1;
+
+/// Says that a thread is about to sleep. It has to look for messages once more before it sleeps.
+#[inline]
+pub(super) fn arm(bell: &AtomicU64) {
+    // Every change of a bell is a read-modify-write, so they follow one another.
+    bell.swap(ASLEEP, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+}
+
+/// The thread is awake. It sees what was stored before its bell was rung.
+#[inline]
+pub(super) fn disarm(bell: &AtomicU64) {
+    bell.swap(AWAKE, Ordering::Acquire);
+}
+
+/// Whether nobody has rung since the bell was armed. If somebody has, the caller sees what was
+/// stored before.
+#[inline]
+pub(super) fn is_armed(bell: &AtomicU64) -> bool {
+    bell.load(Ordering::Acquire) == ASLEEP
+}
+
+/// Called between sending messages and looking at the bells of their receivers.
+#[inline(always)]
+pub(super) fn before_bells() {
+    fence(Ordering::SeqCst);
+}
+
+/// Whether the thread with this bell has to be woken. Only one caller is told so.
+#[inline(always)]
+pub(super) fn is_to_wake(bell: &AtomicU64) -> bool {
+    // The usual thread is awake, and a look does not take the line away from it.
+    bell.load(Ordering::Relaxed) == ASLEEP && bell.swap(AWAKE, Ordering::Release) == ASLEEP
 }
 
 #[cfg(all(test, feature = "loom"))]
@@ -177,6 +220,83 @@ mod loom_tests {
             let announced = relaxed(&words[1]);
             let epoch = waking.join().expect("the client does not panic");
             assert!(announced == 1 || epoch == 1, "neither side saw the other");
+        });
+    }
+
+    /// A thread that sleeps at a bell. The system lets a thread sleep only if its bell is armed at
+    /// that moment: likewise `park` returns at once if `unpark` came first. A wake-up that got lost
+    /// is a deadlock, which loom reports.
+    struct Sleeper {
+        bell: AtomicU64,
+        message: AtomicU64,
+        thread: thread::Thread,
+    }
+
+    impl Sleeper {
+        /// The thread that calls this is the one that sleeps.
+        fn new() -> Arc<Self> {
+            let (bell, message) = (AtomicU64::new(AWAKE), AtomicU64::new(0));
+            Arc::new(Self { bell, message, thread: thread::current() })
+        }
+
+        /// Waits until `message` has at least this value.
+        fn receive(&self, least: u64) {
+            loop {
+                arm(&self.bell);
+                if load(&self.message) >= least {
+                    return disarm(&self.bell);
+                }
+                if is_armed(&self.bell) {
+                    thread::park();
+                }
+            }
+        }
+
+        fn ring(&self) {
+            before_bells();
+            if is_to_wake(&self.bell) {
+                self.thread.unpark();
+            }
+        }
+    }
+
+    /// One thread sends twice; the receiver sleeps before each message.
+    #[test]
+    fn loom_a_thread_that_falls_asleep_misses_no_message() {
+        loom::model(|| {
+            let sleeper = Sleeper::new();
+            let sender = sleeper.clone();
+            let sending = thread::spawn(move || {
+                for message in 1..=2 {
+                    store_after(&sender.message, message);
+                    sender.ring();
+                }
+            });
+            sleeper.receive(1);
+            sleeper.receive(2);
+            sending.join().expect("the sender does not panic");
+        });
+    }
+
+    /// Two threads send, and only one of them wakes the receiver, which then sees both messages.
+    /// Budget: two preemptions.
+    #[test]
+    fn loom_of_two_senders_one_wakes_the_receiver_for_both() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(|| {
+            let sleeper = Sleeper::new();
+            let senders = [0, 1].map(|_| {
+                let sleeper = sleeper.clone();
+                thread::spawn(move || {
+                    sleeper.message.fetch_add(1, Ordering::Release);
+                    sleeper.ring();
+                })
+            });
+            sleeper.receive(2);
+            for sender in senders {
+                sender.join().expect("a sender does not panic");
+            }
         });
     }
 }

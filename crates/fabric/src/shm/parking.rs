@@ -1,0 +1,215 @@
+//! Waiting for other threads in lanes.
+//!
+//! A thread that runs lanes ([`lanes::block_on`](crate::lanes::block_on)) may let time pass only if
+//! all of its lanes wait for others. A lane that wants to be polled again calls its waker, as
+//! futures do; a lane that waits for other threads says so by [`wait`] instead. After a round in
+//! which all lanes waited at one bell and none called its waker, the thread [backs off](Backoff).
+//! On any other executor a waiting lane calls its waker, too, and is polled again and again.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::task::{Context, RawWaker, RawWakerVTable, Waker};
+
+use crate::limits::LANES_SLEEP_MAX;
+use crate::{RegionId, RemoteAddr};
+
+use super::{Backoff, Bell, Region};
+
+/// A lane wants to be polled again at once.
+const AGAIN: u8 = 1;
+/// A lane waits at the thread's bell.
+const WAITS: u8 = 2;
+/// All lanes waited in the round before.
+const IDLE: u8 = 4;
+
+thread_local! {
+    /// What the lanes of this thread said in this round.
+    static SAID: Cell<u8> = const { Cell::new(0) };
+    /// The bell at which they wait.
+    static PLACE: RefCell<Option<(Bell, Backoff)>> = const { RefCell::new(None) };
+}
+
+static VTABLE: RawWakerVTable = RawWakerVTable::new(
+    |_| RawWaker::new(std::ptr::null(), &VTABLE),
+    |_| say_again(),
+    |_| say_again(),
+    |_| (),
+);
+
+// SAFETY: the functions use no data, and each may be called by any thread at any time. A waker that
+// is called by another thread wakes nobody: the lane is polled again when the sleep's time is up.
+static WAKER: Waker = unsafe { Waker::new(std::ptr::null(), &VTABLE) };
+
+#[inline]
+fn say_again() {
+    SAID.set(SAID.get() | AGAIN);
+}
+
+/// The waker of the lanes of a thread that backs off.
+pub(crate) fn waker() -> &'static Waker {
+    &WAKER
+}
+
+/// Called by a lane that waits at a bell. Returns whether its thread backs off there if all lanes
+/// wait. Otherwise the lane has to call its waker.
+pub(super) fn wait(cx: &Context<'_>, region: &Arc<Region>, offset: u64) -> bool {
+    if !cx.waker().will_wake(&WAKER) {
+        return false;
+    }
+    PLACE.with_borrow_mut(|place| {
+        if !place.as_ref().is_some_and(|(bell, _)| bell.is_at(region, offset)) {
+            // A thread does not sleep at two bells.
+            if SAID.get() & WAITS != 0 {
+                return false;
+            }
+            let at = RemoteAddr::new(RegionId(0), offset);
+            let Ok(bell) = Bell::new(region.clone(), at) else { return false };
+            let backoff = match place.take() {
+                Some((before, mut backoff)) => {
+                    backoff.end(&before);
+                    backoff
+                }
+                None => Backoff::default(),
+            };
+            *place = Some((bell, backoff));
+        }
+        SAID.set(SAID.get() | WAITS);
+        true
+    })
+}
+
+/// Called after a round in which the lanes were polled and are pending.
+#[inline(always)]
+pub(crate) fn after_round() {
+    let said = SAID.replace(0);
+    if said & (WAITS | IDLE) != 0 {
+        back_off(said & (WAITS | AGAIN) == WAITS);
+    }
+}
+
+/// Called when the lanes have ended. They may have been run by a lane of the same thread, among
+/// lanes that have said something before; the thread must not sleep after this round.
+#[inline(always)]
+pub(crate) fn after_lanes() {
+    say_again();
+}
+
+#[inline(never)]
+fn back_off(is_idle: bool) {
+    PLACE.with_borrow_mut(|place| {
+        if let Some((bell, backoff)) = place {
+            if is_idle {
+                backoff.go_on(bell, LANES_SLEEP_MAX);
+                SAID.set(IDLE);
+            } else {
+                backoff.end(bell);
+            }
+        }
+    });
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::lanes::block_on;
+
+    fn region() -> Arc<Region> {
+        Arc::new(Region::anonymous(1 << 16).expect("there is memory"))
+    }
+
+    /// Whether the thread has armed one of these bells within so many rounds of lanes that wait at
+    /// all of them.
+    fn arms(region: &Arc<Region>, bells: &[u64], wakes_itself: bool, rounds: u32) -> bool {
+        let mut left = rounds;
+        block_on(poll_fn(|cx| {
+            let is_armed = bells
+                .iter()
+                .any(|at| region.word(*at).load(std::sync::atomic::Ordering::Relaxed) != 0);
+            left -= 1;
+            if is_armed || left == 0 {
+                return Poll::Ready(is_armed);
+            }
+            for at in bells {
+                if !wait(cx, region, *at) {
+                    cx.waker().wake_by_ref();
+                }
+            }
+            if wakes_itself {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        }))
+    }
+
+    #[test]
+    fn lanes_that_all_wait_at_one_bell_let_their_thread_sleep() {
+        assert!(arms(&region(), &[64, 64], false, u32::MAX));
+    }
+
+    #[test]
+    fn a_lane_that_has_work_or_another_bell_keeps_its_thread_awake() {
+        let region = region();
+        assert!(!arms(&region, &[64], true, 1 << 16));
+        assert!(!arms(&region, &[64, 128], false, 1 << 16));
+    }
+
+    #[test]
+    fn a_lane_that_runs_lanes_does_not_let_others_be_forgotten() {
+        let region = region();
+        let mut left = 1 << 16;
+        block_on(poll_fn(|cx| {
+            left -= 1;
+            // One lane has work, one runs lanes, and one waits.
+            cx.waker().wake_by_ref();
+            let mut is_ready = false;
+            block_on(poll_fn(|cx| match std::mem::replace(&mut is_ready, true) {
+                true => Poll::Ready(()),
+                false => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            }));
+            assert!(wait(cx, &region, 64));
+            assert_eq!(region.word(64).load(std::sync::atomic::Ordering::Relaxed), 0);
+            if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+        }));
+    }
+
+    /// The thread wakes when another one rings, and its lanes find what that one stored.
+    #[test]
+    fn a_thread_whose_lanes_wait_is_woken() {
+        let region = region();
+        let (bell, message) = (Bell::new(region.clone(), RemoteAddr::new(RegionId(0), 64)), 128);
+        let bell = bell.expect("it is a word");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let mut polls = 0u64;
+                block_on(poll_fn(|cx| {
+                    polls += 1;
+                    if region.word(message).load(std::sync::atomic::Ordering::Acquire) != 0 {
+                        return Poll::Ready(polls);
+                    }
+                    if !wait(cx, &region, 64) {
+                        cx.waker().wake_by_ref();
+                    }
+                    Poll::Pending
+                }))
+            });
+            while region.word(64).load(std::sync::atomic::Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            region.word(message).store(1, std::sync::atomic::Ordering::Release);
+            bell.ring();
+            assert!(waiting.join().expect("it does not panic") > 1);
+        });
+    }
+
+    #[test]
+    fn another_executor_is_told_to_poll_the_lane_again() {
+        let cx = Context::from_waker(Waker::noop());
+        assert!(!wait(&cx, &region(), 64));
+    }
+}
