@@ -140,8 +140,8 @@ pub struct ServerOptions {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(WORKERS_MAX)))]
     pub workers: u16,
-    /// Requests that a client has under way at one worker [default: 8; with --fabric sim as many
-    /// as --lanes, at most 16]
+    /// Requests that a client has under way at one worker [default: as many as --lanes, but 8 to
+    /// 32, or 8 if values have more than 4 KiB; with --fabric sim at most 16]
     #[arg(long, value_name = "W")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(WINDOW_MAX)))]
     pub window: Option<u16>,

@@ -45,6 +45,12 @@ const ENOUGH_BITS: std::ops::Range<u32> = 30..41;
 /// A simulated client has as many requests under way at one worker as it has lanes, up to this
 /// number.
 const WINDOW_SIMULATED_MAX: usize = 16;
+/// The same on one host, where a worker and a client that share a core hand it over once for all of
+/// these requests. With values above this size the slots for so many would need too much memory.
+const WINDOW_MAX: usize = 32;
+const WINDOW_VALUE_BYTES_MAX: usize = 4 << 10;
+/// A window is never smaller unless `--window` says so.
+const WINDOW_MIN: usize = 8;
 /// Slabs of its own that a client has begun and not filled.
 const OPEN_SLABS: u64 = 2;
 
@@ -57,7 +63,7 @@ pub fn node_configs(engine: Engine, spec: &Spec, dir: &Path) -> Result<Vec<NodeC
         of_table: spec.clients.saturating_mul(2).min(SESSIONS_MAX),
     };
     let room = Room { clients: spec.clients.into(), open_slabs: OPEN_SLABS, bytes: HEADROOM_BYTES };
-    let common = config(engine, spec, &sockets, sessions, spec.servers.window, room)?;
+    let common = config(engine, spec, &sockets, sessions, Some(window(spec)), room)?;
     let config = |node: usize| NodeConfig {
         name: format!("bench-{node}"),
         socket: sockets[node].clone(),
@@ -67,6 +73,12 @@ pub fn node_configs(engine: Engine, spec: &Spec, dir: &Path) -> Result<Vec<NodeC
         ..common.clone()
     };
     Ok((0..sockets.len()).map(config).collect())
+}
+
+/// The requests that a client has under way at one worker of this host.
+fn window(spec: &Spec) -> u16 {
+    let most = if spec.value_size <= WINDOW_VALUE_BYTES_MAX { WINDOW_MAX } else { WINDOW_MIN };
+    spec.servers.window.unwrap_or(spec.lanes.clamp(WINDOW_MIN, most) as u16)
 }
 
 /// The configuration of every simulated node. Memory is reached over a network, so that entries
@@ -367,6 +379,16 @@ mod tests {
         let table = &server.tables[0];
         assert_eq!((table.workers, table.window, table.sessions), (Some(3), Some(2), Some(8)));
         assert_eq!((nessie.tables[0].workers, nessie.tables[0].sessions), (None, None));
+    }
+
+    #[test]
+    fn a_client_has_as_many_requests_under_way_as_lanes_within_bounds() {
+        let window = |line: &str| window(&spec(line).unwrap());
+        assert_eq!(window("--lanes 1"), 8);
+        assert_eq!(window("--lanes 20"), 20);
+        assert_eq!(window("--lanes 100"), 32);
+        assert_eq!(window("--lanes 100 --value-size 8KiB"), 8);
+        assert_eq!(window("--engine herd --lanes 100 --window 100"), 100);
     }
 
     #[test]
