@@ -4,6 +4,7 @@
 //! little-endian. The header and the directory are written once, when the region is made, and are
 //! covered by checksums; the words on lines of their own change while the region lives.
 
+use std::mem::offset_of;
 use std::ops::Range;
 
 use loch_fabric::{RegionId, RemoteAddr};
@@ -146,8 +147,10 @@ pub struct SessionSlot {
     pub pid: u64,
     /// Start time of that process, so that a recycled pid is not taken for it.
     pub started: u64,
+    /// The bell at which the thread of the session sleeps while it waits for workers.
+    pub bell: u64,
     /// Reserved, zero.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 const _: () = {
@@ -267,6 +270,11 @@ impl TableEntry {
 /// The address of session slot `slot` of a node.
 pub fn session_addr(node: RegionId, slot: u32) -> RemoteAddr {
     RemoteAddr::new(node, SESSIONS_OFFSET + slot as u64 * SESSION_BYTES)
+}
+
+/// The address of the bell in session slot `slot` of a node.
+pub fn session_bell_addr(node: RegionId, slot: u32) -> RemoteAddr {
+    session_addr(node, slot).add(offset_of!(SessionSlot, bell) as u64)
 }
 
 /// The offset of the pins of session slot `slot` in a region with `sessions` session slots.

@@ -52,13 +52,13 @@ pub const BATCH_DEFAULT: usize = 256;
 /// A pilaf log is replaced by a snapshot when it has grown by this many bytes.
 pub const PILAF_COMPACT_BYTES: u64 = 256 << 20;
 
-/// How long a worker looks for requests before it yields its processor between two looks.
-pub const WORKER_SPIN: Duration = Duration::from_micros(20);
+/// The longest sleep of a worker that its clients wake. It only bounds the harm if one of them dies
+/// while it wakes the worker.
+pub const WORKER_REST: Duration = Duration::from_millis(100);
+/// The same for a worker with a log, which has to be written at some time.
+pub const WORKER_REST_WITH_LOG: Duration = Duration::from_millis(10);
 
-/// How long a worker looks for requests before it sleeps.
-pub const WORKER_AWAKE: Duration = Duration::from_micros(500);
-
-/// The first sleep of a worker, in microseconds; the next ones double.
+/// The first sleep of a worker that nobody wakes, in microseconds; the next ones double.
 pub const WORKER_SLEEP_MIN_US: u64 = 50;
 
 /// The longest sleep of a worker by default, in microseconds.

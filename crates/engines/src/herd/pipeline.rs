@@ -11,7 +11,9 @@
 //! pipeline. Depth 0 is no pipeline at all, for comparison.
 //!
 //! Requests advance only as others come in. If no requests come, the worker has to push **no-ops**:
-//! clients wait for their replies before they send more.
+//! clients wait for their replies before they send more. The paper's worker does so after 100 empty
+//! polls. This one does so after one round that found nothing: its rounds look at all clients that
+//! are active, and few clients have no more requests than they wait for.
 
 use std::collections::VecDeque;
 

@@ -31,9 +31,6 @@ use crate::requests::{
 };
 use crate::versions::Versions;
 
-/// After this many looks in a row that found nothing, the worker pushes a no-op into each place of
-/// a stage (herd §4.1.1).
-const EMPTY_POLLS_MAX: u32 = 100;
 const WORDS_OF_LINE: usize = 8;
 /// Versions that must be available when a turn begins: more than the turn can need.
 const TURN_VERSIONS: u64 = 1 << 10;
@@ -67,7 +64,6 @@ pub struct Worker<F: Messages, M = Vec<u64>> {
     pipeline: Pipeline<Staged>,
     versions: Versions,
     seed: u64,
-    empty_polls: u32,
     /// The time of this turn, once it was needed.
     now_ms: Option<u64>,
     /// The number of requests that were executed.
@@ -100,7 +96,6 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
             pipeline: Pipeline::new(depth),
             versions: Versions::new(map.base(id.node).region()),
             seed,
-            empty_polls: 0,
             now_ms: None,
             executed: 0,
         })
@@ -138,15 +133,9 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
             self.stage(ticket, message);
         }
         let has_taken = round.taken() > 0;
-        if has_taken {
-            self.empty_polls = 0;
-        } else if !self.pipeline.is_empty() {
-            // One empty poll for datagrams, and the others for slots.
-            self.empty_polls += 1 + self.requests.inbox().looks_in_vain() as u32;
-            if self.empty_polls >= EMPTY_POLLS_MAX {
-                self.empty_polls = 0;
-                (0..self.pipeline.depth()).for_each(|_| self.advance(None));
-            }
+        if !has_taken && !self.pipeline.is_empty() {
+            // Those who sent them may send no more before they are answered.
+            (0..self.pipeline.depth()).for_each(|_| self.advance(None));
         }
         self.requests.flush()?;
         Ok(has_taken || !self.pipeline.is_empty())

@@ -154,8 +154,9 @@ impl<F: Fabric> Client<F> {
             if leads {
                 self.lead(partition, &packet, alone).await;
             } else {
+                let mut is_first = true;
                 while matches!(packet.packet().stage.get(), Stage::Open | Stage::Sent) {
-                    self.fabric.yield_now().await;
+                    self.requester.wait(&self.fabric, std::mem::take(&mut is_first)).await;
                 }
             }
             let unknown = || self.unknown(partition);
@@ -244,7 +245,7 @@ impl<F: Fabric> Client<F> {
         if !alone {
             self.fabric.yield_now().await;
             while leading.is_open() && !self.requester.is_free(to) {
-                self.fabric.yield_now().await;
+                self.requester.wait(&self.fabric, false).await;
             }
         }
         leading.close();

@@ -31,6 +31,7 @@ use super::vector::UserFunctions;
 use crate::error::EngineError;
 use crate::lines::HostMemory;
 use crate::planted::{self, Bug};
+use crate::requests::bells::Rings;
 use crate::requests::message::{REPLY_TRAILER_BYTES, ReplyHead};
 use crate::requests::{
     Answer, Failure, Inbox, Incoming, RequestMap, Seal, Sessions, Short, Ticket, Turns, WorkerId,
@@ -57,6 +58,7 @@ pub struct Worker<F: Fabric, H, U> {
     partitions: u32,
     seed: u64,
     inbox: RefCell<Inbox>,
+    rings: Rings,
     processor: Processor<PackedJob, H, U>,
     finished: Rc<RefCell<Vec<Rc<Opened>>>>,
     /// Answers to packets that changed something, by client and number.
@@ -87,6 +89,7 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         let answers = map.area().clients() as usize * usize::from(map.area().service().window);
         Ok(Self {
             inbox,
+            rings: Rings::default(),
             processor: Processor::new(storage, functions, (), settings),
             finished: Rc::default(),
             kept: RefCell::new((0..answers).map(|_| Buf::new()).collect()),
@@ -160,6 +163,7 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         let sent = send_reply(&self.fabric, &self.map, self.home(), &ticket, reply);
         // A client asks again for results that do not arrive.
         if let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await {
+            self.rings.note(self.map.client_bell_addr(ticket.client));
             self.spare.give_back(reply);
         }
     }
@@ -247,7 +251,9 @@ where
         self.answer();
         self.go_on_replying();
         let waits = self.stalled.is_some() || !self.open.is_empty();
-        Ok(taken || under_way || waits || !self.replies.is_empty())
+        let was_busy = taken || under_way || waits || !self.replies.is_empty();
+        self.worker.rings.after_turn(&self.worker.fabric, was_busy);
+        Ok(was_busy)
     }
 }
 

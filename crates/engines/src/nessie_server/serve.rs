@@ -35,7 +35,8 @@ pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
         host.opened();
         let (next, is_drained) = {
             let (turns, fabric) = (worker.serve(tuning.lanes), worker.client().fabric());
-            let mut serving = Serving { transport, fabric, links: &mut links, turns };
+            let (worker, links) = (&worker, &mut links);
+            let mut serving = Serving { transport, worker, links, turns };
             let next = serve::run(&mut serving, host).await?;
             // Requests keep coming, so the draining does not end without a bound.
             (next, serve::drain(&mut serving, fabric, host, true).await?)
@@ -48,7 +49,7 @@ pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
 
 struct Serving<'a, T: WorkerTransport, N> {
     transport: &'a T,
-    fabric: &'a T::Endpoint,
+    worker: &'a Worker<T::Endpoint>,
     links: &'a mut T::ReplyLinks,
     turns: N,
 }
@@ -56,12 +57,14 @@ struct Serving<'a, T: WorkerTransport, N> {
 impl<T: WorkerTransport, N: Turns> Work for Serving<'_, T, N> {
     #[inline]
     fn tend(&mut self) {
-        self.transport.tend(self.fabric, self.links);
+        self.transport.tend(self.worker.client().fabric(), self.links);
     }
 
     #[inline]
     async fn turn(&mut self) -> Result<bool, WorkerError> {
-        Ok(self.turns.turn()?)
+        let was_busy = self.turns.turn()?;
+        self.worker.after_turn(was_busy);
+        Ok(was_busy)
     }
 
     /// A worker has nothing private to report: all of its table is in shared memory.

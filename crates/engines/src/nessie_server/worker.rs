@@ -10,6 +10,7 @@ use crate::kv::Kv;
 use crate::nessie;
 use crate::nessie::hash::KeyHash;
 use crate::operation::{Operation, Outcome, Value};
+use crate::requests::bells::Rings;
 use crate::requests::{
     Answer, Failure, Inbox, Incoming, Lanes, Request, Sessions, Ticket, Turns, WorkerId,
     send_reply, within,
@@ -21,6 +22,7 @@ pub struct Worker<F: Fabric> {
     client: nessie::Client<F>,
     map: Served,
     inbox: RefCell<Inbox>,
+    rings: Rings,
     /// Buffers for replies and for values, used again and again.
     spare: SpareBuffers,
 }
@@ -54,12 +56,18 @@ impl<F: Fabric> Worker<F> {
         let home = map.requests.base(id.node).region();
         assert_eq!(client.home(), home, "a worker serves its own node's memory");
         let inbox = RefCell::new(Inbox::open(client.fabric(), &map.requests, id, sessions)?);
-        Ok(Self { client, map, inbox, spare: SpareBuffers::default() })
+        Ok(Self { client, map, inbox, rings: Rings::default(), spare: SpareBuffers::default() })
     }
 
     /// The nessie client, for its counters, and to detach it when the worker ends.
     pub fn client(&self) -> &nessie::Client<F> {
         &self.client
+    }
+
+    /// Wakes clients that sleep and were sent replies. Called after each turn.
+    #[inline]
+    pub fn after_turn(&self, was_busy: bool) {
+        self.rings.after_turn(self.client.fabric(), was_busy);
     }
 
     /// Ends the worker and returns the client, which has to be detached.
@@ -111,6 +119,7 @@ impl<F: Fabric> Worker<F> {
         );
         // A client asks again for a reply that does not arrive.
         if let Some((reply, _)) = within(REPLY_POLLS_MAX, sent).await {
+            self.rings.note(self.map.requests.client_bell_addr(ticket.client));
             self.spare.give_back(reply);
         }
         message

@@ -9,8 +9,9 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, VerbCount};
+use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, RemoteAddr, VerbCount};
 
+use super::bells::Rings;
 use super::counts::{Counts, Paths};
 use super::layout::{RequestMap, WorkerId};
 use super::message::{Body, REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket, session_number};
@@ -23,6 +24,7 @@ use crate::error::EngineError;
 use crate::kv::check_key;
 use crate::operation::{Operation, Outcome, Value};
 use crate::planted::{self, Bug};
+use crate::region::session_bell_addr;
 use crate::secret::Secret;
 use crate::spare::SpareBuffers;
 
@@ -53,6 +55,10 @@ pub struct Requester<P, R> {
     greetings: Cell<u64>,
     /// The lines of all workers, by [`Area::source`](super::layout::Area::source).
     lines: Vec<Line>,
+    /// The bell at which the client's thread sleeps.
+    bell: RemoteAddr,
+    /// The workers that were sent something.
+    rings: Rings,
     replies: Replies,
     requests: P,
     answers: R,
@@ -152,6 +158,8 @@ impl<P, R> Requester<P, R> {
         let service = *map.area().service();
         let workers = usize::from(map.area().nodes()) * usize::from(service.workers);
         Self {
+            bell: session_bell_addr(session.home(), session.slot()),
+            rings: Rings::default(),
             home: session.home(),
             client: map.area().client(node, session.slot()),
             session: session_number(session.incarnation()),
@@ -280,13 +288,17 @@ impl<P, R> Requester<P, R> {
         fabric: &F,
         line: &'a Line,
         until: u64,
-    ) -> Result<UnderWay<'a>, EngineError> {
+    ) -> Result<UnderWay<'a>, EngineError>
+    where
+        R: ReplyPath<F>,
+    {
         if !line.is_awaited()
             && let Some(under_way) = UnderWay::take(line, &self.replies)
         {
             return Ok(under_way);
         }
         let place = line.queue_up();
+        let mut is_first = true;
         loop {
             if place.is_first()
                 && let Some(under_way) = UnderWay::take(line, &self.replies)
@@ -296,7 +308,7 @@ impl<P, R> Requester<P, R> {
             if fabric.now_us() >= until {
                 return Err(EngineError::Timeout { timeout_us: self.timing.timeout_us });
             }
-            fabric.yield_now().await;
+            self.wait(fabric, std::mem::take(&mut is_first)).await;
         }
     }
 
@@ -347,12 +359,14 @@ impl<P, R> Requester<P, R> {
                 Err(error) if !arrived || body.is_read() => return Err(error.into()),
                 Err(_) => return Err(self.unknown(to)),
             };
+            self.rings.note(self.map.bell_addr(to));
             // No worker executes a request for incarnation 0: such a request only asks for the
             // incarnation.
             arrived |= ticket.worker != 0 && !matches!(sent, Err(FabricError::Unreachable { .. }));
             let patience = self.timing.resend_us << attempt.min(DOUBLINGS_MAX);
             let again = fabric.now_us().saturating_add(patience).min(until);
             if let Some(head) = self.reply_until(fabric, &ticket, expected, again, buf).await? {
+                self.rings.found();
                 let is_remote = slot.0.region() != self.home;
                 let ways = Paths { request: way, reply_by_send: R::BY_SEND, is_remote };
                 self.counts.count(&ticket, &head, ways);
@@ -394,7 +408,23 @@ impl<P, R> Requester<P, R> {
             if polls.is_multiple_of(POLLS_PER_LOOK) && fabric.now_us() >= again {
                 return Ok(None);
             }
+            self.wait(fabric, polls == 1).await;
+        }
+    }
+
+    /// Lets other lanes work, between two looks for what workers or other lanes of this client do.
+    /// If all lanes of the thread wait, the thread lets time pass. After the first look it does
+    /// not: until then the lane may have done what another lane waits for.
+    #[inline]
+    pub async fn wait<F: Fabric>(&self, fabric: &F, is_first: bool)
+    where
+        R: ReplyPath<F>,
+    {
+        let has_rung = self.rings.looked(fabric, self.replies.taken());
+        if is_first || !has_rung || self.answers.has_taken_for_others() {
             fabric.yield_now().await;
+        } else {
+            fabric.wait(self.bell).await;
         }
     }
 

@@ -1,7 +1,8 @@
 //! The memory of requests and replies on one node, as a part of a table.
 //!
 //! ```text
-//! worker lines     workers × 64 bytes: the worker's incarnation, and where it receives (4 words)
+//! worker lines     workers × 64 bytes: the worker's incarnation, where it receives (4 words), and
+//!                  its bell
 //! request slots    workers × clients × window slots of request_bytes     (herd §4.2, Figure 8)
 //! reply slots      sessions_per_node × replies slots of reply_bytes
 //! ```
@@ -16,10 +17,12 @@ use loch_fabric::{MessageAddress, RegionId, RemoteAddr};
 use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::error::LayoutError;
 use crate::limits::{NODES_MAX, REPLIES_MAX, REQUEST_AREA_BYTES_MAX, WINDOW_MAX, WORKERS_MAX};
-use crate::region::Service;
+use crate::region::{Service, session_bell_addr};
 
 /// Bytes of a worker's line.
 const LINE_BYTES: u64 = 64;
+/// Where the bell stands in a worker's line: behind its incarnation and its address.
+const BELL_AT: u64 = 8 + 8 * MessageAddress::WORDS as u64;
 /// Slots start at multiples of this, so that two of them never share a cache line.
 pub const SLOT_ALIGN_BYTES: u32 = 64;
 
@@ -305,6 +308,19 @@ impl RequestMap {
         self.incarnation_addr(at).add(8)
     }
 
+    /// The bell at which a worker sleeps.
+    #[inline]
+    pub fn bell_addr(&self, at: WorkerId) -> RemoteAddr {
+        self.incarnation_addr(at).add(BELL_AT)
+    }
+
+    /// The bell at which the thread of a client sleeps: a word of its session slot.
+    #[inline]
+    pub fn client_bell_addr(&self, client: u32) -> RemoteAddr {
+        let (node, session_slot) = self.area.seat(client);
+        session_bell_addr(self.base(node).region(), session_slot)
+    }
+
     /// The first byte of a request slot.
     #[inline]
     pub fn request_addr(&self, at: WorkerId, client: u32, number: u64) -> RemoteAddr {
@@ -321,7 +337,7 @@ impl RequestMap {
 
 const _: () = {
     assert!(size_of::<Service>() == 24);
-    assert!(8 + MessageAddress::WORDS * 8 <= LINE_BYTES as usize);
+    assert!(BELL_AT + 8 <= LINE_BYTES);
     // A worker's number among all workers of the cluster has 16 bits in a reply.
     assert!(WORKERS_MAX as usize * NODES_MAX <= 1 << 16);
 };

@@ -120,6 +120,7 @@
 //!   its own is not served.
 
 mod asker;
+pub(crate) mod bells;
 pub(crate) mod budget;
 mod client;
 mod counts;

@@ -2,7 +2,7 @@
 //!
 //! A message into the sender's own node's memory is a store, which is not a verb (nessie §5).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 
 use loch_fabric::limits::CACHE_LINE_BYTES;
@@ -75,6 +75,11 @@ pub trait ReplyPath<F: Fabric> {
         expected: impl Fn(&ReplyHead) -> bool,
         message: &mut Buf,
     ) -> Result<Option<ReplyHead>, FabricError>;
+
+    /// Whether a poll since the last call has taken a reply that another lane waits for.
+    fn has_taken_for_others(&self) -> bool {
+        false
+    }
 
     /// Sends a greeting to a worker before the client's first request, and when the client had no
     /// answer for a while, so that the worker knows where replies go. `hello` makes the message.
@@ -292,6 +297,7 @@ pub struct SentReplies<P> {
     seal: Seal,
     /// For each reply slot, the newest reply that came and was not taken.
     arrived: RefCell<Vec<Option<(ReplyHead, Buf)>>>,
+    has_taken_for_others: Cell<bool>,
     /// Buffers for incoming replies, used again and again.
     spare: SpareBuffers,
 }
@@ -301,7 +307,8 @@ impl<P: Copy> SentReplies<P> {
     pub fn new(to: BySend<P>, map: &RequestMap, secret: Option<Secret>) -> Self {
         let replies = usize::from(map.area().service().replies);
         let arrived = RefCell::new((0..replies).map(|_| None).collect());
-        Self { to, seal: Seal::of_reply(secret), arrived, spare: SpareBuffers::default() }
+        let (seal, has_taken_for_others) = (Seal::of_reply(secret), Cell::default());
+        Self { to, seal, arrived, has_taken_for_others, spare: SpareBuffers::default() }
     }
 }
 
@@ -339,6 +346,7 @@ impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
                 self.spare.give_back(std::mem::replace(message, bytes));
                 return Ok(Some(head));
             }
+            self.has_taken_for_others.set(true);
             let old = match arrived.get_mut(usize::from(head.reply)) {
                 Some(place) => place.replace((head, bytes)).map(|(_, bytes)| bytes),
                 None => Some(bytes),
@@ -346,6 +354,10 @@ impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
             old.into_iter().for_each(|old| self.spare.give_back(old));
         }
         Ok(None)
+    }
+
+    fn has_taken_for_others(&self) -> bool {
+        self.has_taken_for_others.take()
     }
 
     fn introduce(

@@ -5,6 +5,7 @@
 
 use loch_fabric::{Buf, Fabric, FabricError, Messages};
 
+use super::bells::Rings;
 use super::layout::{RequestMap, WorkerId};
 use super::message::Ticket;
 use super::path::make_known;
@@ -29,6 +30,9 @@ pub struct Server<F: Messages> {
     /// The address for each client's replies.
     peers: Peers<F::Peer>,
     outbox: Vec<(F::Peer, Buf)>,
+    /// The clients that were sent replies.
+    rings: Rings,
+    map: RequestMap,
     /// Buffers for messages, used again and again.
     spare: Vec<Buf>,
 }
@@ -65,7 +69,16 @@ impl<F: Fabric + Messages> Server<F> {
         make_known(&fabric, map, id)?;
         let inbox = Inbox::open(&fabric, map, id, sessions)?;
         let peers = Peers::new(map.area().clients());
-        Ok(Self { fabric, inbox, requests_by_send, peers, outbox: Vec::new(), spare: Vec::new() })
+        Ok(Self {
+            fabric,
+            inbox,
+            requests_by_send,
+            peers,
+            outbox: Vec::new(),
+            rings: Rings::default(),
+            map: map.clone(),
+            spare: Vec::new(),
+        })
     }
 
     /// The fabric.
@@ -159,11 +172,12 @@ impl<F: Fabric + Messages> Server<F> {
         self.reply(ticket, &answer);
     }
 
-    /// Sends the replies.
+    /// Sends the replies, at the end of a turn.
     ///
     /// # Errors
     /// The fabric's errors. The client asks again for a reply that was not sent.
     pub fn flush(&mut self) -> Result<(), FabricError> {
+        let has_replies = !self.outbox.is_empty();
         for replies in self.outbox.chunks(DOORBELL_REPLIES) {
             let mut doorbell = [(replies[0].0, &[][..]); DOORBELL_REPLIES];
             for ((peer, reply), place) in replies.iter().zip(&mut doorbell) {
@@ -171,6 +185,7 @@ impl<F: Fabric + Messages> Server<F> {
             }
             self.fabric.send_all(&doorbell[..replies.len()])?;
         }
+        self.rings.after_turn(&self.fabric, has_replies);
         while let Some((_, reply)) = self.outbox.pop() {
             self.give_back(reply);
         }
@@ -189,7 +204,10 @@ impl<F: Fabric + Messages> Server<F> {
     #[inline]
     fn post(&mut self, ticket: &Ticket, reply: Buf) {
         match self.peers.of(ticket) {
-            Some(peer) => self.outbox.push((peer, reply)),
+            Some(peer) => {
+                self.outbox.push((peer, reply));
+                self.rings.note(self.map.client_bell_addr(ticket.client));
+            }
             None => self.give_back(reply),
         }
     }

@@ -113,11 +113,18 @@ impl Line {
 #[derive(Debug)]
 pub(super) struct Replies {
     free: RefCell<Vec<u16>>,
+    count: u16,
 }
 
 impl Replies {
     pub fn new(replies: u16) -> Self {
-        Self { free: RefCell::new((0..replies).rev().collect()) }
+        Self { free: RefCell::new((0..replies).rev().collect()), count: replies }
+    }
+
+    /// The number of slots that are taken: one for each request under way.
+    #[inline]
+    pub fn taken(&self) -> u32 {
+        u32::from(self.count) - self.free.borrow().len() as u32
     }
 
     #[inline]

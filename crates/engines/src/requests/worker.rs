@@ -5,6 +5,11 @@
 //! The **roll call** finds every other request (the first one of a client, one that was sent again,
 //! one whose predecessor got lost). It looks at all slots of all clients, a few in each round. So a
 //! silent client costs next to nothing, however many silent clients there are.
+//!
+//! A worker sleeps at its bell. Before the first sleep, which is a short one, it looks at active
+//! clients as always. Before it goes on sleeping, and when it was woken and finds nothing from
+//! active clients, it looks at all slots: so the request of any client that has rung, or that came
+//! too early to ring, is found.
 
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
@@ -48,6 +53,7 @@ pub struct Inbox {
     area: Area,
     id: WorkerId,
     base: RemoteAddr,
+    bell: RemoteAddr,
     source: u16,
     incarnation: u32,
     active: Vec<Active>,
@@ -56,6 +62,10 @@ pub struct Inbox {
     cursor: usize,
     found: u16,
     rounds: u32,
+    /// Whether this round has found a request.
+    has_found: bool,
+    /// Whether the worker was about to sleep when the last round ended.
+    was_armed: bool,
     /// The slot at which the roll call goes on: client times window plus slot.
     called: u64,
     memory: Memory,
@@ -96,12 +106,15 @@ impl Inbox {
         let mut inbox = Self {
             id,
             base: map.base(id.node),
+            bell: map.bell_addr(id),
             source: area.source(id.node, id.worker),
             incarnation,
             active: Vec::new(),
             cursor: 0,
             found: 0,
             rounds: 0,
+            has_found: false,
+            was_armed: false,
             called: 0,
             memory: Memory::new(area, sessions),
             dealt: vec![0; slots as usize],
@@ -150,6 +163,7 @@ impl Inbox {
                 active.seen = self.rounds;
                 if let Some(incoming) = self.look(fabric, slot, message)? {
                     self.found += 1;
+                    self.has_found = true;
                     if self.found == self.area.service().window {
                         self.go_on();
                     }
@@ -169,11 +183,6 @@ impl Inbox {
     fn go_on(&mut self) {
         self.cursor += 1;
         self.found = 0;
-    }
-
-    /// The number of looks at slots in a round that finds nothing.
-    pub fn looks_in_vain(&self) -> usize {
-        self.active.len() + self.dealt.len().min(CALLED_SLOTS as usize)
     }
 
     /// Judges a datagram to a worker whose requests come as datagrams; `None` if the worker has
@@ -285,20 +294,22 @@ impl Inbox {
         }
     }
 
-    /// Ends a round with a look at a few slots of any clients.
+    /// Ends a round with a look at a few slots of any clients, or at all of them.
     fn call_the_roll<F: Fabric>(
         &mut self,
         fabric: &F,
         message: &mut Buf,
     ) -> Result<Option<Incoming>, FabricError> {
         let slots = self.dealt.len() as u64;
-        for _ in 0..CALLED_SLOTS.min(slots) {
+        let looks = if self.looks_at_all(fabric)? { slots } else { CALLED_SLOTS.min(slots) };
+        for _ in 0..looks {
             let slot = self.called;
             self.called = (slot + 1) % slots;
             if fabric.load(self.poll_addr(slot))? == self.dealt[slot as usize] {
                 continue;
             }
             if let Some(incoming) = self.look(fabric, slot, message)? {
+                self.has_found = true;
                 // The round goes on after the last active client, here.
                 return Ok(Some(incoming));
             }
@@ -310,6 +321,15 @@ impl Inbox {
             self.active.retain(|active| rounds.wrapping_sub(active.seen) < ACTIVE_ROUNDS);
         }
         Ok(None)
+    }
+
+    /// Whether the worker has slept, and the look at active clients did not find what it was woken
+    /// for.
+    fn looks_at_all<F: Fabric>(&mut self, fabric: &F) -> Result<bool, FabricError> {
+        let has_found = std::mem::take(&mut self.has_found);
+        let is_armed = fabric.load(self.bell)? != 0;
+        let was_armed = std::mem::replace(&mut self.was_armed, is_armed && !has_found);
+        Ok(was_armed && !has_found)
     }
 
     #[inline]

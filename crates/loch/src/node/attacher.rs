@@ -10,10 +10,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use loch_fabric::shm::Bell;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use crate::layout::memory::{ClusterMemory, Member};
@@ -28,6 +29,8 @@ pub(crate) struct LatestMemory {
     /// The number counts how often the memory has changed.
     state: Mutex<(u64, Option<Arc<ClusterMemory>>)>,
     changed: Condvar,
+    /// The bells of the workers, which look for other memory when they are rung.
+    bells: Mutex<Vec<Bell>>,
 }
 
 impl LatestMemory {
@@ -81,7 +84,18 @@ impl LatestMemory {
             return;
         }
         *state = (state.0 + 1, Some(memory));
+        drop(state);
         self.changed.notify_all();
+        self.bells().iter().for_each(Bell::ring);
+    }
+
+    /// Adds the bell of a worker.
+    pub fn add_bell(&self, bell: Bell) {
+        self.bells().push(bell);
+    }
+
+    fn bells(&self) -> MutexGuard<'_, Vec<Bell>> {
+        self.bells.lock().expect("nothing panics while it is held")
     }
 }
 

@@ -60,7 +60,7 @@ impl<L> UnreliableWrites for Linked<L> {
 }
 
 impl<L: Links> WhileWaiting for Linked<L> {
-    fn wait(&self) {
+    fn tend(&self) {
         self.links.wait(&self.endpoint);
     }
 }

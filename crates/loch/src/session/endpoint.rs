@@ -1,12 +1,14 @@
 //! An endpoint that yields while it waits.
 //!
 //! On a machine with fewer cores than threads, a client that spins keeps the worker off the core.
-//! It therefore yields after a while. A worker does the same; see `node/workers/`. Over a network,
-//! a waiting client also looks after its connections: without one neither its request arrives nor
-//! the reply.
+//! On shared memory a client therefore yields the core when all of its lanes wait, and sleeps after
+//! a while until the worker wakes it ([`Fabric::wait`]). On an executor that is not Loch's it only
+//! yields now and then. Over a network, a waiting client also looks after its connections: without
+//! one neither its request arrives nor the reply.
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::task::{Context, Poll};
 
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, FabricError, Messages, RemoteAddr, UnreliableWrites};
@@ -16,13 +18,23 @@ use crate::limits::PATIENT_POLLS;
 /// An endpoint that has work to do while its user waits.
 pub(crate) trait WhileWaiting: Fabric + UnreliableWrites {
     /// Called from time to time while the user waits.
-    fn wait(&self);
+    fn tend(&self);
+
+    /// As [`ShmEndpoint::park`]. `false`: nobody would ring.
+    fn park(&self, _cx: &Context<'_>, _bell: RemoteAddr) -> bool {
+        false
+    }
 }
 
 impl WhileWaiting for ShmEndpoint {
     #[inline]
-    fn wait(&self) {
+    fn tend(&self) {
         std::thread::yield_now();
+    }
+
+    #[inline]
+    fn park(&self, cx: &Context<'_>, bell: RemoteAddr) -> bool {
+        ShmEndpoint::park(self, cx, bell)
     }
 }
 
@@ -59,7 +71,7 @@ impl<E: WhileWaiting, M> Yielding<E, M> {
         let pauses = self.pauses.get().wrapping_add(1);
         self.pauses.set(pauses);
         if pauses.is_multiple_of(PATIENT_POLLS) {
-            self.endpoint.wait();
+            self.endpoint.tend();
         }
     }
 }
@@ -68,7 +80,7 @@ impl<E: WhileWaiting, M> Fabric for Yielding<E, M> {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read chase read_word_and_bytes
         compare_swap fetch_add is_mapped store_before store_after announce load load_bytes reload
-        will_read will_store raw posted is_settled now_us wall_ms random => endpoint
+        will_read will_store raw posted is_settled now_us wall_ms random ring => endpoint
     );
 
     #[inline]
@@ -97,6 +109,21 @@ impl<E: WhileWaiting, M> Fabric for Yielding<E, M> {
     fn pause(&self, us: u64) -> impl Future<Output = ()> + '_ {
         self.offer();
         self.endpoint.pause(us)
+    }
+
+    #[inline]
+    fn wait(&self, bell: RemoteAddr) -> impl Future<Output = ()> + '_ {
+        let mut taken = false;
+        poll_fn(move |cx| {
+            if std::mem::replace(&mut taken, true) {
+                return Poll::Ready(());
+            }
+            if !self.endpoint.park(cx, bell) {
+                self.offer();
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
     }
 
     #[inline]

@@ -31,8 +31,9 @@ use crate::Usage;
 pub(crate) use crate::layout::facts::MemberFacts;
 use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX, TOLD_BYTES_MAX, TOLD_MAX};
 
-/// The version of everything in this module.
-pub(crate) const PROTOCOL: u32 = 1;
+/// The version of everything in this module, and of what clients do in shared memory: since version
+/// 2 they wake the workers to which they send requests.
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// A request of a client to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -490,10 +491,10 @@ mod tests {
 
     #[test]
     fn other_versions_are_told_apart_from_garbage() {
-        let newer = br#"{"hello":{"protocol":2,"client":"x","colours":["red"]}}"#;
-        assert_eq!(decode_request(newer), Err(WireError::Protocol { theirs: 2 }));
+        let newer = br#"{"hello":{"protocol":3,"client":"x","colours":["red"]}}"#;
+        assert_eq!(decode_request(newer), Err(WireError::Protocol { theirs: 3 }));
         for bad in [
-            &br#"{"hello":{"protocol":1,"client":"x","read_only":false,"more":1}}"#[..],
+            &br#"{"hello":{"protocol":2,"client":"x","read_only":false,"more":1}}"#[..],
             br#"{"open_session":{"more":1}}"#,
             br#"{"open_session":{}} "tail""#,
             br#"{"close_session":{"slot":-1,"incarnation":1}}"#,

@@ -1,75 +1,70 @@
 //! The idle back-off: how a worker without requests waits.
 //!
 //! The worker goes on looking for requests. At first it keeps its processor, then it yields the
-//! processor between two looks, and then it sleeps between two looks, ever longer up to a bound.
-//! Under load it therefore answers at once; on a machine with too few processors its clients get
-//! theirs; and at rest it costs next to nothing. A *dedicated* worker never yields or sleeps.
+//! processor between two looks, and then it sleeps at its bell ([`Backoff`]). On one host clients
+//! ring there when they have sent something. Clients on other hosts cannot: a worker that may have
+//! some sleeps for ever longer times up to a bound, between which it looks. The node rings when it
+//! has something to tell. A *dedicated* worker never yields or sleeps.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use loch_fabric::shm::{Backoff, Bell};
 
 use crate::WorkersConfig;
-use crate::limits::{WORKER_AWAKE, WORKER_SLEEP_MIN_US, WORKER_SPIN};
+use crate::limits::{WORKER_REST, WORKER_REST_WITH_LOG, WORKER_SLEEP_MIN_US};
 
 /// How long a worker has been idle, and how it pauses.
 pub(super) struct IdleBackoff {
     dedicated: bool,
-    sleep_max: Duration,
-    /// Since when there is nothing to do.
-    since: Option<Instant>,
+    bell: Bell,
+    backoff: Backoff,
+    sleeps: Sleeps,
+    /// The next sleep.
     sleep: Duration,
 }
 
-/// The pause before the next look.
+/// The first sleep of an idle worker, and the bound to which the sleeps double.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pause {
-    Spin,
-    Yield,
-    Sleep,
+pub(super) struct Sleeps {
+    first: Duration,
+    max: Duration,
+}
+
+impl Sleeps {
+    /// The sleeps of a worker for which all of its clients ring. A worker with a log has work that
+    /// is due at some time.
+    pub fn rung(has_log: bool) -> Self {
+        let rest = if has_log { WORKER_REST_WITH_LOG } else { WORKER_REST };
+        Self { first: rest, max: rest }
+    }
+
+    /// The sleeps of a worker that may have clients on other hosts.
+    pub fn looking(config: &WorkersConfig) -> Self {
+        let max = Duration::from_micros(config.sleep_max_us);
+        Self { first: Duration::from_micros(WORKER_SLEEP_MIN_US).min(max), max }
+    }
 }
 
 impl IdleBackoff {
-    pub fn new(waiting: &WorkersConfig) -> Self {
-        let sleep_max = Duration::from_micros(waiting.sleep_max_us);
-        let sleep = Duration::from_micros(WORKER_SLEEP_MIN_US).min(sleep_max);
-        Self { dedicated: waiting.dedicated, sleep_max, since: None, sleep }
+    pub fn new(dedicated: bool, bell: Bell, sleeps: Sleeps) -> Self {
+        Self { dedicated, bell, backoff: Backoff::default(), sleeps, sleep: sleeps.first }
     }
 
     /// There was something to do.
     #[inline]
     pub fn end(&mut self) {
-        self.since = None;
+        self.backoff.end(&self.bell);
+        self.sleep = self.sleeps.first;
     }
 
-    /// There was nothing to do. Unparking the thread ends the pause early.
+    /// There was nothing to do. Ringing the bell ends the pause early.
     pub fn go_on(&mut self) {
-        let pause = match (self.dedicated, self.since) {
-            (true, _) => Pause::Spin,
-            (false, None) => {
-                self.since = Some(Instant::now());
-                self.sleep = Duration::from_micros(WORKER_SLEEP_MIN_US).min(self.sleep_max);
-                Pause::Spin
-            }
-            (false, Some(since)) => pause_after(since.elapsed()),
-        };
-        match pause {
-            Pause::Spin => std::hint::spin_loop(),
-            Pause::Yield => thread::yield_now(),
-            Pause::Sleep => {
-                thread::park_timeout(self.sleep);
-                self.sleep = (self.sleep * 2).min(self.sleep_max);
-            }
+        if self.dedicated {
+            return std::hint::spin_loop();
         }
-    }
-}
-
-fn pause_after(idle: Duration) -> Pause {
-    if idle < WORKER_SPIN {
-        Pause::Spin
-    } else if idle < WORKER_AWAKE {
-        Pause::Yield
-    } else {
-        Pause::Sleep
+        if self.backoff.go_on(&self.bell, self.sleep) {
+            self.sleep = (self.sleep * 2).min(self.sleeps.max);
+        }
     }
 }
 
@@ -78,28 +73,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_spins_then_yields_then_sleeps() {
-        assert_eq!(pause_after(Duration::ZERO), Pause::Spin);
-        assert_eq!(pause_after(WORKER_SPIN), Pause::Yield);
-        assert_eq!(pause_after(WORKER_AWAKE), Pause::Sleep);
+    fn where_nobody_rings_sleeps_grow_to_their_bound_and_start_over_after_work() {
+        let config = WorkersConfig { sleep_max_us: 200, ..WorkersConfig::default() };
+        let bell = Bell::private().expect("there is memory");
+        let mut idle = IdleBackoff::new(false, bell, Sleeps::looking(&config));
+        let mut sleeps = vec![idle.sleep.as_micros()];
+        while sleeps.len() < 3 {
+            idle.go_on();
+            let sleep = idle.sleep.as_micros();
+            if sleeps.last() != Some(&sleep) {
+                sleeps.push(sleep);
+            }
+        }
+        assert_eq!(sleeps, [50, 100, 200]);
+        (0..3).for_each(|_| idle.go_on());
+        assert_eq!(idle.sleep.as_micros(), 200, "it is the bound");
+        idle.end();
+        assert_eq!(idle.sleep.as_micros(), 50);
     }
 
     #[test]
-    fn sleeps_grow_to_their_bound_and_start_over_after_work() {
-        let mut idle =
-            IdleBackoff::new(&WorkersConfig { sleep_max_us: 200, ..WorkersConfig::default() });
-        let long_ago = Instant::now().checked_sub(WORKER_AWAKE).expect("clocks began before");
-        let sleeps: Vec<u64> = (0..5)
-            .map(|_| {
-                idle.since = Some(long_ago);
-                let sleep = idle.sleep;
-                idle.go_on();
-                sleep.as_micros() as u64
-            })
-            .collect();
-        assert_eq!(sleeps, [50, 100, 200, 200, 200]);
-        idle.end();
-        idle.go_on();
-        assert_eq!(idle.sleep.as_micros(), 50);
+    fn where_everybody_rings_a_sleep_is_long_but_for_what_the_log_has_to_do() {
+        assert_eq!(Sleeps::rung(false).first, WORKER_REST);
+        assert_eq!(Sleeps::rung(true).first, WORKER_REST_WITH_LOG);
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::Thread;
+
+use loch_fabric::shm::Bell;
 
 use crate::session::wire::Inspected;
 
@@ -19,7 +20,7 @@ pub(crate) struct Inspector {
 struct Recipient {
     table: usize,
     sender: Sender<Inspect>,
-    thread: Thread,
+    bell: Bell,
 }
 
 /// Asks a worker to report what it has.
@@ -75,13 +76,13 @@ impl Inspector {
         for it in to {
             // A worker that has ended does not report: the answer is dropped with the question.
             let _ = it.sender.send(Inspect(collect.clone()));
-            it.thread.unpark();
+            it.bell.ring();
         }
         true
     }
 
     /// Adds a worker of a table.
-    pub(in crate::node) fn add(&mut self, table: usize, sender: Sender<Inspect>, thread: Thread) {
-        self.to.push(Recipient { table, sender, thread });
+    pub(in crate::node) fn add(&mut self, table: usize, sender: Sender<Inspect>, bell: Bell) {
+        self.to.push(Recipient { table, sender, bell });
     }
 }

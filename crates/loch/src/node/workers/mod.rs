@@ -42,14 +42,15 @@ use loch_engines::registry::{EngineId, Shared};
 use loch_engines::requests::WorkerId;
 use loch_engines::serve::{WorkerError, WorkerSite};
 use loch_fabric::lanes::block_on;
+use loch_fabric::shm::Bell;
 
 use super::attacher::LatestMemory;
 use super::sessions::Sessions;
-use crate::layout::memory::Member;
+use crate::layout::memory::{Member, of_region};
 use crate::{Error, Result};
 
 use housekeeper::HousekeeperThread;
-use idle_backoff::IdleBackoff;
+use idle_backoff::{IdleBackoff, Sleeps};
 pub(crate) use inspector::Inspector;
 use plan::WorkerPlan;
 pub(crate) use status::WorkersStatus;
@@ -78,12 +79,12 @@ impl Workers {
     ///
     /// # Errors
     /// [`Error::Os`] if there are no more threads, [`Error::WorkerFailed`].
-    pub fn start(
+    pub fn start<T: NodeTransport>(
         own: &Member,
         plan: &WorkerPlan,
         sessions: &Arc<Sessions>,
         latest_memory: &Arc<LatestMemory>,
-        transport: &impl NodeTransport,
+        transport: &T,
     ) -> Result<Self> {
         let setups = setups(own, plan, sessions);
         let status = Arc::new(WorkersStatus::new(setups.len()));
@@ -105,14 +106,22 @@ impl Workers {
             let WorkerSite { id, table, ref name } = setup.site;
             let builder = std::thread::Builder::new().name(format!("loch-{name}-{}", id.worker));
             let (transport, status) = (transport.clone(), status.clone());
-            let (latest_memory, idle) = (latest_memory.clone(), IdleBackoff::new(&plan.waiting));
+            let bell = bell::<T>(own, &setup.site)?;
+            status.add_bell(bell.clone());
+            latest_memory.add_bell(bell.clone());
+            let sleeps = match T::IS_RUNG {
+                true => Sleeps::rung(setup.log.is_some()),
+                false => Sleeps::looking(&plan.waiting),
+            };
+            let idle = IdleBackoff::new(plan.waiting.dedicated, bell.clone(), sleeps);
+            let latest_memory = latest_memory.clone();
             let host = ThreadHost::new(setup, transport, status, latest_memory, asked, idle);
             let thread = builder
                 .spawn(move || work(&host))
                 .map_err(Error::os("start a thread for", &own.socket))?;
             // The entries of a nessie table are in memory that everybody can read.
             if own.parts(table).is_some_and(|map| map.nessie().is_none()) {
-                workers.inspector.add(table, sender, thread.thread().clone());
+                workers.inspector.add(table, sender, bell);
             }
             workers.threads.push(thread);
         }
@@ -214,6 +223,16 @@ fn forget_incarnation(own: &Member, site: &WorkerSite) {
     let map = own.parts(site.table).expect("it is one of its own");
     let at = map.requests().expect("workers serve it").incarnation_addr(site.id);
     own.region().word(at.offset()).store(0, Ordering::SeqCst);
+}
+
+/// The bell at which a worker sleeps. Where clients cannot ring, only the node does.
+fn bell<T: NodeTransport>(own: &Member, site: &WorkerSite) -> Result<Bell> {
+    if !T::IS_RUNG {
+        return Bell::private().map_err(of_region(&own.socket));
+    }
+    let map = own.parts(site.table).expect("it is one of its own");
+    let at = map.requests().expect("workers serve it").bell_addr(site.id);
+    Ok(Bell::new(own.region().clone(), at).expect("a worker's line is in its node's region"))
 }
 
 /// Runs a worker on this thread.

@@ -3,11 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
+use loch_fabric::shm::Bell;
+
 use crate::{Error, Result};
 
 /// The status of a node's workers.
 pub(crate) struct WorkersStatus {
     stopping: AtomicBool,
+    /// The bells of the workers, which look whether they have to end when they are rung.
+    bells: Mutex<Vec<Bell>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -25,7 +29,12 @@ impl WorkersStatus {
     pub fn new(workers: usize) -> Self {
         let state = State { opening: workers, error: None, alarm: None };
         let stopping = AtomicBool::new(false);
-        Self { stopping, state: Mutex::new(state), changed: Condvar::new() }
+        Self {
+            stopping,
+            bells: Mutex::default(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
     }
 
     /// The error of a worker that has failed.
@@ -56,6 +65,16 @@ impl WorkersStatus {
         let _state = self.state();
         self.stopping.store(true, Ordering::Release);
         self.changed.notify_all();
+        self.bells().iter().for_each(Bell::ring);
+    }
+
+    /// Adds the bell of a worker.
+    pub(super) fn add_bell(&self, bell: Bell) {
+        self.bells().push(bell);
+    }
+
+    fn bells(&self) -> MutexGuard<'_, Vec<Bell>> {
+        self.bells.lock().expect("nothing panics while it is held")
     }
 
     pub(super) fn fail(&self, error: Error) {
@@ -89,5 +108,21 @@ impl WorkersStatus {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it is held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn workers_that_sleep_are_woken_to_end() {
+        let (status, bell) = (WorkersStatus::new(1), Bell::private().unwrap());
+        status.add_bell(bell.clone());
+        bell.arm();
+        status.stop();
+        assert!(bell.sleep(Duration::from_secs(60)), "it was rung");
     }
 }

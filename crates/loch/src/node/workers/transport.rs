@@ -20,6 +20,9 @@ pub(crate) trait NodeTransport:
 {
     /// Called after a worker's session has ended.
     fn session_ended(&self) {}
+
+    /// Whether all clients of a worker can ring its bell.
+    const IS_RUNG: bool = false;
 }
 
 impl From<Error> for WorkerError {
@@ -83,4 +86,6 @@ impl WorkerTransport for MappedTransport {
     }
 }
 
-impl NodeTransport for MappedTransport {}
+impl NodeTransport for MappedTransport {
+    const IS_RUNG: bool = true;
+}

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::Instant;
 
+use loch_fabric::shm::Bell;
 use loch_fabric::verbs::Access::{Full, Read, ReadAtomic};
 use serde_json::json;
 
@@ -314,9 +315,9 @@ impl Inspector {
     /// An inspector of one worker of a table, which reports the result of `tell`.
     pub fn of_one(table: usize, mut tell: impl FnMut() -> Inspected + Send + 'static) -> Self {
         let (sender, asked) = mpsc::channel::<Inspect>();
-        let worker = std::thread::spawn(move || asked.iter().for_each(|it| it.report(tell())));
+        std::thread::spawn(move || asked.iter().for_each(|it| it.report(tell())));
         let mut inspector = Self::default();
-        inspector.add(table, sender, worker.thread().clone());
+        inspector.add(table, sender, Bell::private().unwrap());
         inspector
     }
 }

@@ -1,0 +1,158 @@
+//! Waking those who wait for messages on the same host.
+//!
+//! A worker sleeps at a word of its line, a client at a word of its session slot
+//! ([`RequestMap`]). Both follow the rule of bells ([`loch_fabric::shm::Bell`]): a sender looks at
+//! the receiver's bell after it has sent. It does so some time later, for all receivers at once:
+//! most of them are awake, and a look costs a fence. Only processes that map a word can ring there.
+//! A receiver whose senders are on other hosts therefore does not sleep without looking now and
+//! then.
+
+use std::cell::{Cell, RefCell};
+
+use loch_fabric::{Fabric, RemoteAddr};
+
+/// Receivers that were sent something since their bells were last looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Rings {
+    due: RefCell<Vec<RemoteAddr>>,
+    /// Looks in vain for something else to do since there was something.
+    in_vain: Cell<u32>,
+    /// All looks since the first of these receivers was sent something.
+    looks: Cell<u32>,
+}
+
+/// A sender that always has something else to do looks at bells after each of its lanes has looked
+/// this often for it.
+const LOOKS_BEFORE_RINGING: u32 = 16;
+
+impl Rings {
+    /// Takes note of a receiver's bell, after a message was sent to it.
+    #[inline]
+    pub fn note(&self, bell: RemoteAddr) {
+        let mut due = self.due.borrow_mut();
+        if due.is_empty() {
+            self.looks.set(0);
+        }
+        if !due.contains(&bell) {
+            due.push(bell);
+        }
+    }
+
+    /// Called after each turn of a worker. An idle turn is the time to wake clients; if there is
+    /// none, the clients do not wait for it.
+    #[inline]
+    pub fn after_turn(&self, fabric: &impl Fabric, was_busy: bool) {
+        let looks = self.looks.get() + 1;
+        self.looks.set(looks);
+        if !was_busy || looks >= LOOKS_BEFORE_RINGING {
+            self.ring(fabric);
+        }
+    }
+
+    /// Called after a look in vain for something else to do, by each of `lanes` lanes in turn.
+    /// Wakes the receivers if all lanes have looked in vain, and otherwise after a while. Returns
+    /// whether none is left that may have to be woken.
+    #[inline]
+    pub fn looked(&self, fabric: &impl Fabric, lanes: u32) -> bool {
+        if self.due.borrow().is_empty() {
+            return true;
+        }
+        let (in_vain, looks) = (self.in_vain.get() + 1, self.looks.get() + 1);
+        self.in_vain.set(in_vain);
+        self.looks.set(looks);
+        let is_time = in_vain >= lanes || looks >= LOOKS_BEFORE_RINGING * lanes;
+        if is_time {
+            self.ring(fabric);
+        }
+        is_time
+    }
+
+    /// There was something else to do.
+    #[inline]
+    pub fn found(&self) {
+        self.in_vain.set(0);
+    }
+
+    /// Wakes the receivers now: the sender has nothing else to do.
+    #[inline]
+    pub fn ring(&self, fabric: &impl Fabric) {
+        let mut due = self.due.borrow_mut();
+        if !due.is_empty() {
+            fabric.ring(&due);
+            due.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use loch_fabric::RegionId;
+    use loch_fabric::shm::{Region, ShmEndpoint};
+
+    use super::*;
+
+    const BELL: RemoteAddr = RemoteAddr::new(RegionId(0), 64);
+    const OTHER: RemoteAddr = RemoteAddr::new(RegionId(0), 128);
+
+    fn endpoint() -> ShmEndpoint {
+        let mut endpoint = ShmEndpoint::new(RegionId(0));
+        endpoint.attach(RegionId(0), Arc::new(Region::anonymous(1 << 16).unwrap()));
+        endpoint
+    }
+
+    fn arm(endpoint: &ShmEndpoint) {
+        for bell in [BELL, OTHER] {
+            endpoint.announce(bell, 1).unwrap();
+        }
+    }
+
+    fn is_rung(endpoint: &ShmEndpoint, bell: RemoteAddr) -> bool {
+        endpoint.load(bell).unwrap() == 0
+    }
+
+    #[test]
+    fn receivers_are_woken_when_all_lanes_have_looked_in_vain() {
+        let (endpoint, rings) = (endpoint(), Rings::default());
+        arm(&endpoint);
+        assert!(rings.looked(&endpoint, 3), "nobody was sent anything");
+        rings.note(BELL);
+        assert!(!rings.looked(&endpoint, 3));
+        rings.found();
+        assert!(!rings.looked(&endpoint, 3) && !rings.looked(&endpoint, 3));
+        assert!(!is_rung(&endpoint, BELL));
+        assert!(rings.looked(&endpoint, 3));
+        assert!(is_rung(&endpoint, BELL) && !is_rung(&endpoint, OTHER));
+    }
+
+    #[test]
+    fn a_client_that_always_has_something_else_to_do_wakes_them_after_a_while() {
+        let (endpoint, rings) = (endpoint(), Rings::default());
+        arm(&endpoint);
+        rings.note(BELL);
+        for _ in 1..3 * LOOKS_BEFORE_RINGING {
+            assert!(!rings.looked(&endpoint, 3));
+            rings.found();
+        }
+        assert!(rings.looked(&endpoint, 3) && is_rung(&endpoint, BELL));
+    }
+
+    #[test]
+    fn a_worker_wakes_clients_after_an_idle_turn_or_many_busy_ones() {
+        let (endpoint, rings) = (endpoint(), Rings::default());
+        arm(&endpoint);
+        rings.note(BELL);
+        rings.after_turn(&endpoint, true);
+        assert!(!is_rung(&endpoint, BELL));
+        rings.after_turn(&endpoint, false);
+        assert!(is_rung(&endpoint, BELL));
+        rings.note(OTHER);
+        for _ in 1..LOOKS_BEFORE_RINGING {
+            rings.after_turn(&endpoint, true);
+            assert!(!is_rung(&endpoint, OTHER));
+        }
+        rings.after_turn(&endpoint, true);
+        assert!(is_rung(&endpoint, OTHER));
+    }
+}
