@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every check that a change has to pass, cheapest first: lint, the tests of the workspace,
-# loom's models, the simulation, and the instructions of the hot paths. Tests that need RDMA verbs are in scripts/verbs-test.sh. Fails
-# as well if the tests leave a process or a file in shared memory behind.
+# loom's models, the simulation, and the instructions of the hot paths. Tests that need RDMA verbs
+# are in scripts/verbs-test.sh. Fails as well if the tests leave a process or a file in shared
+# memory behind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -209,7 +209,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 11] = [
+    pub const ALL: [Workload; 12] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,
@@ -517,16 +517,8 @@ fn coarse(random: &mut impl Rng) -> Setting {
 
 /// Batches beside the work of another workload, where memory is near.
 fn batches(random: &mut impl Rng) -> Setting {
-    let others = [
-        Workload::Hot,
-        Workload::Full,
-        Workload::Reuse,
-        Workload::Moves,
-        Workload::Scarce,
-        Workload::Wraps,
-        Workload::HeldUp,
-        Workload::Expiry,
-    ];
+    use Workload::{Expiry, Full, HeldUp, Hot, Moves, Reuse, Scarce, Wraps};
+    let others = [Hot, Full, Reuse, Moves, Scarce, Wraps, HeldUp, Expiry];
     let mut setting = others[random.random_range(0..others.len())].setting(random);
     setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
     let options = &mut setting.table.options;
@@ -545,16 +537,8 @@ fn batches(random: &mut impl Rng) -> Setting {
 
 /// Values that are read in place beside the work of another workload, where memory is near.
 fn pins(random: &mut impl Rng) -> Setting {
-    let others = [
-        Workload::Hot,
-        Workload::Reuse,
-        Workload::Long,
-        Workload::Moves,
-        Workload::Scarce,
-        Workload::Wraps,
-        Workload::HeldUp,
-        Workload::Expiry,
-    ];
+    use Workload::{Expiry, HeldUp, Hot, Long, Moves, Reuse, Scarce, Wraps};
+    let others = [Hot, Reuse, Long, Moves, Scarce, Wraps, HeldUp, Expiry];
     let mut setting = others[random.random_range(0..others.len())].setting(random);
     setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
     setting.table.options.checksums = false;
