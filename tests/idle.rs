@@ -137,10 +137,10 @@ fn workers_at_rest_use_no_cpu() {
     }
 }
 
-/// The time that half of these operations take, each after a rest of the workers.
-fn median_after_rest(operation: impl Fn()) -> Duration {
+/// The time that half of these operations take, each after a `pause`.
+fn median(pause: Duration, operation: impl Fn()) -> Duration {
     let times = (0..40).map(|_| {
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(pause);
         let begun = Instant::now();
         operation();
         begun.elapsed()
@@ -150,19 +150,22 @@ fn median_after_rest(operation: impl Fn()) -> Duration {
     times[times.len() / 2]
 }
 
-/// A request wakes its worker. Otherwise it would wait for half of a rest of 100 ms.
+/// A request wakes its worker, and so does what the node wants of it. Otherwise half of them would
+/// wait for 50 ms and more, which is half of the time after which a worker that rests looks by
+/// itself.
 #[test]
 fn a_request_wakes_the_worker_that_rests() {
     let dir = private_dir();
     for (engine, workers) in SERVED {
         let (node, table) = start_served(dir.path(), engine, workers);
-        let put = median_after_rest(|| assert!(table.put(b"key", b"value").is_ok()));
-        println!("{engine}: a PUT after a rest takes {put:?}");
-        assert!(put < Duration::from_millis(10), "{engine}: {put:?}");
-        // What the node wants of its workers wakes them, too.
-        let checked = median_after_rest(|| assert!(table.check().is_ok()));
-        println!("{engine}: a check after a rest takes {checked:?}");
-        assert!(checked < Duration::from_millis(50), "{engine}: {checked:?}");
+        let put = || assert!(table.put(b"key", b"value").is_ok());
+        let check = || assert!(table.check().is_ok());
+        for (name, operation) in [("PUT", &put as &dyn Fn()), ("check", &check)] {
+            // A busy machine, and a build without optimizations, take their time for both.
+            let [busy, rested] = [0, 5].map(|ms| median(Duration::from_millis(ms), operation));
+            println!("{engine}: a {name} takes {busy:?}, after a rest {rested:?}");
+            assert!(rested < busy + Duration::from_millis(40), "{engine}: {name}: {rested:?}");
+        }
         assert_eq!(node.stop(Signal::TERM).code(), Some(0), "{engine}");
     }
 }

@@ -411,8 +411,12 @@ impl Watch {
         let at = RemoteAddr::from_word(note);
         let half = (at.offset() & 4) * 8;
         let word = self.world.load(RemoteAddr::new(at.region(), at.offset() & !7));
-        if (word >> half) as u32 != 0 {
-            cleared = Some((word >> half) as u32);
+        let said = (word >> half) as u32;
+        if said != 0 {
+            // A note of another generation is not the one that the owner took the entry for: it
+            // renewed an entry that it has in use, and a client whose sweep was slow has noted the
+            // generation before.
+            cleared = None;
             self.late.borrow_mut().insert(note);
         }
         if cleared.is_some_and(|note| note != before as u32) {

@@ -113,7 +113,8 @@ impl SimEndpoint {
         .await
     }
 
-    fn is_alive(&self) -> bool {
+    /// Whether the process was not killed.
+    pub fn is_alive(&self) -> bool {
         self.world.process(self.process).alive
     }
 

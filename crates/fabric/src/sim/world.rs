@@ -133,10 +133,12 @@ impl World {
         self.0.process(process).cpu_ns
     }
 
-    /// Whether a process's program ran to its end.
+    /// Whether a process's program ran to its end, and all that it stored is in memory, as it is
+    /// before any message in which the process could say so.
     pub fn has_ended(&self, process: ProcessId) -> bool {
         let process = self.0.process(process);
-        process.alive && process.task.is_none() && !process.running
+        let runs = process.running || process.task.is_some();
+        process.alive && !runs && process.stores.is_empty()
     }
 
     /// Whether a process was not killed.

@@ -49,6 +49,10 @@ pub(super) async fn operate(
         Ok(first) => first,
         Err(error) => return notes.absurd(format!("a pinned value of {key}: {error}")),
     };
+    // A process that was stopped during a look may be dead, and its pin ended, when it goes on.
+    if !client.fabric().is_alive() {
+        return;
+    }
     let value = Value::new_whole(first.clone(), pinned.version(), pinned.expires_at_ms());
     let tag = notes.tag_of(&value, key, called_ms, setting);
     notes.told(key, pinned.version());
@@ -64,7 +68,8 @@ pub(super) async fn operate(
         } else {
             super::operate(client, number, setting, notes, random).await;
         }
-        if bytes_of(&pinned).is_ok_and(|now| now[..] != first[..]) {
+        let changed = bytes_of(&pinned).is_ok_and(|now| now[..] != first[..]);
+        if changed && client.fabric().is_alive() {
             notes.absurd(format!("value {tag} of {key} changed under a pin, by look {look}"));
         }
     }
