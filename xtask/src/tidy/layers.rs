@@ -144,7 +144,7 @@ const LAYERS: [Layers; 14] = [
     },
     Layers {
         folder: "crates/engines/src/nessie/client/",
-        order: &[&["batch", "cache", "pins"], &["alloc"], &["waits"]],
+        order: &[&["cache", "pins"], &["alloc"], &["batch", "waits"]],
         never: &[],
         known: &[],
         whole: true,

@@ -116,56 +116,56 @@ impl<F> Clone for Owner<'_, F> {
 impl<F> Copy for Owner<'_, F> {}
 
 impl<F: Fabric> Owner<'_, F> {
-    #[inline]
-    fn leases(&self, class: Class, slab: Slab) -> Result<bool, FabricError> {
+    #[inline(always)]
+    fn leases(&self, class: &Class, slab: Slab) -> Result<bool, FabricError> {
         let mine = Chunk::Leased { class: class.id, chunks: class.chunks, owner: self.id };
         let word = self.fabric.load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
         Ok(word == mine.to_word())
     }
 
     /// The generation floor of a slab: no two cuts of its chunks have the same floor.
-    #[inline]
+    #[inline(always)]
     fn floor(&self, slab: Slab) -> Result<u64, FabricError> {
         self.fabric.load(self.map.slab_addr(slab))
     }
 
-    #[inline]
+    #[inline(always)]
     fn formatted_addr(&self, slab: Slab) -> RemoteAddr {
         self.map.slab_addr(slab).add(FORMATTED_OFFSET)
     }
 
-    #[inline]
-    fn note_addr(&self, class: Class, entry: Entry) -> RemoteAddr {
+    #[inline(always)]
+    fn note_addr(&self, class: &Class, entry: Entry) -> RemoteAddr {
         self.map.slab_addr(entry.slab).add(class.note_at(entry.number))
     }
 
-    #[inline]
-    fn note(&self, class: Class, entry: Entry) -> Result<u32, FabricError> {
+    #[inline(always)]
+    fn note(&self, class: &Class, entry: Entry) -> Result<u32, FabricError> {
         let at = self.note_addr(class, entry);
         let word = self.fabric.load(RemoteAddr::new(at.region(), at.offset() & !7))?;
         Ok((word >> ((at.offset() & 4) * 8)) as u32)
     }
 
-    #[inline]
-    fn at(&self, class: Class, entry: Entry) -> RemoteAddr {
+    #[inline(always)]
+    fn at(&self, class: &Class, entry: Entry) -> RemoteAddr {
         self.map.slab_addr(entry.slab).add(class.entry_at(entry.number))
     }
 
     /// Prefetches an entry that will be written shortly: short entries lie in these two lines.
-    #[inline]
-    fn will_write(&self, class: Class, entry: Entry) {
+    #[inline(always)]
+    fn will_write(&self, class: &Class, entry: Entry) {
         let at = self.at(class, entry);
         self.fabric.will_store(at);
         self.fabric.will_store(at.add(class.entry_bytes - 1));
     }
 
     /// Makes a free entry an owned one: clears its note, changes its generation (invariant 2).
-    #[inline]
-    fn claim(&self, class: Class, entry: Entry, generation: u64) -> Result<Own, FabricError> {
+    #[inline(always)]
+    fn claim(&self, class: &Class, entry: Entry, generation: u64) -> Result<Own, FabricError> {
         let at = self.at(class, entry);
         self.fabric.store(self.note_addr(class, entry), &[&[0; 4]])?;
         self.fabric.store_before(at, generation)?;
-        Ok(Own { entry, place: class.place(entry), at, class, generation })
+        Ok(Own { entry, place: class.place(entry), at, class: *class, generation })
     }
 }
 
@@ -176,8 +176,18 @@ impl Default for Allocator {
 }
 
 impl Allocator {
-    #[inline]
+    #[inline(always)]
     pub fn list(&mut self, class: Class) -> &mut List {
+        let known = self.classes.get(class.id as usize).is_some_and(Option::is_some);
+        if !known {
+            return self.rare_list(class);
+        }
+        self.classes[class.id as usize].as_mut().expect("it was looked at")
+    }
+
+    /// The list of a class of long entries, or one that is new.
+    #[inline(never)]
+    fn rare_list(&mut self, class: Class) -> &mut List {
         if class.id == LARGE {
             return self.large.entry(class.chunks).or_insert_with(|| List::new(class));
         }
@@ -193,7 +203,7 @@ impl Allocator {
     }
 
     /// Takes a free entry of the class, if one is known. The caller is inside an epoch.
-    #[inline]
+    #[inline(always)]
     pub fn take<F: Fabric>(
         &mut self,
         owner: Owner<'_, F>,
@@ -228,17 +238,16 @@ impl List {
 
     /// Takes an entry. With a quarantine, the entries that were freed first come first, and so many
     /// rest; without, those that were freed last.
-    #[inline]
+    #[inline(always)]
     fn take<F: Fabric>(
         &mut self,
         owner: Owner<'_, F>,
         quarantine: Option<usize>,
     ) -> Result<Option<Own>, FabricError> {
-        while let Some(Parked { entry, generation, .. }) = self.rested.pop() {
-            // With another generation the entry would be one that has not rested.
-            if self.check(owner, entry)? == Some(generation) {
-                return owner.claim(self.class, entry, next_generation(generation)).map(Some);
-            }
+        if !self.rested.is_empty()
+            && let Some(own) = self.take_rested(owner)?
+        {
+            return Ok(Some(own));
         }
         loop {
             let last = if quarantine.is_none() { self.recent.pop_back() } else { None };
@@ -246,7 +255,7 @@ impl List {
                 Some(entry) => entry,
                 None if quarantine.is_some_and(|most| self.recent.len() > most) => {
                     if let Some(soon) = self.recent.get(TAKEN_SOON) {
-                        owner.will_write(self.class, *soon);
+                        owner.will_write(&self.class, *soon);
                     }
                     self.pop_recent()
                 }
@@ -262,13 +271,10 @@ impl List {
             let next = next_generation(generation);
             let mask = owner.map.codec.gen_mask();
             if next & mask < generation & mask && !planted::is(Bug::NoRestAtWrap) {
-                // The entry is off the lists and has no note until it has rested (invariant 3).
-                let floor = owner.floor(entry.slab)?;
-                owner.fabric.store(owner.note_addr(self.class, entry), &[&[0; 4]])?;
-                self.parked.push(Parked { entry, generation, floor });
+                self.park(owner, entry, generation)?;
                 continue;
             }
-            return owner.claim(self.class, entry, next).map(Some);
+            return owner.claim(&self.class, entry, next).map(Some);
         }
     }
 
@@ -283,42 +289,80 @@ impl List {
         }
     }
 
+    /// Takes an entry that has rested for long enough (invariant 3).
+    #[cold]
+    fn take_rested<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
+        while let Some(Parked { entry, generation, .. }) = self.rested.pop() {
+            // With another generation the entry would be one that has not rested.
+            if self.check(owner, entry)? == Some(generation) {
+                return owner.claim(&self.class, entry, next_generation(generation)).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes an entry off the lists, and its note away, until it has rested (invariant 3).
+    #[cold]
+    fn park<F: Fabric>(
+        &mut self,
+        owner: Owner<'_, F>,
+        entry: Entry,
+        generation: u64,
+    ) -> Result<(), FabricError> {
+        let floor = owner.floor(entry.slab)?;
+        owner.fabric.store(owner.note_addr(&self.class, entry), &[&[0; 4]])?;
+        self.parked.push(Parked { entry, generation, floor });
+        Ok(())
+    }
+
+    #[inline(always)]
     fn pop_recent(&mut self) -> Entry {
         self.recent.pop_front().expect("its length was just looked at")
     }
 
     /// The generation of a listed entry, if the entry is free, not pinned, and its slab is ours
     /// (invariants 1 and 5).
-    #[inline]
+    #[inline(always)]
     fn check<F: Fabric>(
         &mut self,
         owner: Owner<'_, F>,
         entry: Entry,
     ) -> Result<Option<u64>, FabricError> {
-        if !owner.leases(self.class, entry.slab)? {
+        if !owner.leases(&self.class, entry.slab)? {
             return Ok(None);
         }
-        let at = owner.at(self.class, entry);
-        let note = owner.note(self.class, entry)?;
+        let at = owner.at(&self.class, entry);
+        let note = owner.note(&self.class, entry)?;
         let word = owner.fabric.load(at)?;
         let generation = unpinned(word);
         let free = note == note_of(word) || note != 0 && planted::is(Bug::NoteWithoutGeneration);
-        if word != generation
-            && free
-            && is_pinned(owner.fabric, owner.map, at)?
-            && !planted::is(Bug::PinIgnored)
-        {
-            self.pinned.push(entry);
+        if word != generation && free && self.is_held(owner, entry)? {
             return Ok(None);
         }
         Ok(free.then_some(generation))
     }
 
+    /// Whether somebody pins a free entry that was pinned once (invariant 5). It is put aside then.
+    #[cold]
+    fn is_held<F: Fabric>(
+        &mut self,
+        owner: Owner<'_, F>,
+        entry: Entry,
+    ) -> Result<bool, FabricError> {
+        let at = owner.at(&self.class, entry);
+        let held = is_pinned(owner.fabric, owner.map, at)? && !planted::is(Bug::PinIgnored);
+        if held {
+            self.pinned.push(entry);
+        }
+        Ok(held)
+    }
+
     /// Takes an entry that was never used (invariant 1).
+    #[inline(never)]
     fn take_fresh<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Result<Option<Own>, FabricError> {
         while let Some(fresh) = self.fresh.last_mut() {
             let slab = fresh.slab;
-            if !owner.leases(self.class, slab)? {
+            if !owner.leases(&self.class, slab)? {
                 self.fresh.pop();
                 continue;
             }
@@ -334,7 +378,7 @@ impl List {
                 continue;
             }
             let entry = Entry { slab, number: fresh.next };
-            let own = owner.claim(self.class, entry, next_generation(fresh.floor))?;
+            let own = owner.claim(&self.class, entry, next_generation(fresh.floor))?;
             fresh.next += 1;
             // Only now does the entry count as used: if this client dies before, the entry is still
             // fresh.
@@ -388,10 +432,10 @@ impl List {
         for parked in rested {
             let Parked { entry, generation, floor } = *parked;
             let same_cut = owner.floor(entry.slab)? == floor || planted::is(Bug::RestedAfterCut);
-            let unused = unpinned(owner.fabric.load(owner.at(self.class, entry))?) == generation;
-            if same_cut && unused && owner.leases(self.class, entry.slab)? {
+            let unused = unpinned(owner.fabric.load(owner.at(&self.class, entry))?) == generation;
+            if same_cut && unused && owner.leases(&self.class, entry.slab)? {
                 let note = note_of(generation).to_le_bytes();
-                owner.fabric.store(owner.note_addr(self.class, entry), &[&note])?;
+                owner.fabric.store(owner.note_addr(&self.class, entry), &[&note])?;
                 self.rested.push(*parked);
             }
         }
@@ -480,19 +524,19 @@ mod tests {
         }
 
         fn set_generation(&self, class: Class, entry: Entry, generation: u64) {
-            self.set(self.owner().at(class, entry), &generation.to_le_bytes());
+            self.set(self.owner().at(&class, entry), &generation.to_le_bytes());
         }
 
         fn set_note(&self, class: Class, entry: Entry, note: u32) {
-            self.set(self.owner().note_addr(class, entry), &note.to_le_bytes());
+            self.set(self.owner().note_addr(&class, entry), &note.to_le_bytes());
         }
 
         /// The generation and the note of an entry, as they are in memory.
         fn entry(&self, class: Class, entry: Entry) -> (u64, u32) {
             let owner = self.owner();
             let (mut generation, mut note) = ([0; 8], [0; 4]);
-            self.region.copy_out(owner.at(class, entry).offset(), &mut generation);
-            self.region.copy_out(owner.note_addr(class, entry).offset(), &mut note);
+            self.region.copy_out(owner.at(&class, entry).offset(), &mut generation);
+            self.region.copy_out(owner.note_addr(&class, entry).offset(), &mut note);
             (u64::from_le_bytes(generation), u32::from_le_bytes(note))
         }
 
@@ -611,7 +655,7 @@ mod tests {
         let mut alloc = used_up(&table, class);
         let pin = |number: Option<u32>| {
             let pinned =
-                number.map_or(0, |number| table.owner().at(class, entry(number)).to_word());
+                number.map_or(0, |number| table.owner().at(&class, entry(number)).to_word());
             table.set(RemoteAddr::new(RegionId(0), PINNERS_OFFSET), &1u64.to_le_bytes());
             table.set(pin_of(0), &pinned.to_le_bytes());
         };

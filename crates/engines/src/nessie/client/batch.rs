@@ -3,53 +3,75 @@
 use arrayvec::ArrayVec;
 use loch_fabric::{Buf, RegionId, RemoteAddr};
 
-use crate::limits::BATCH_KEYS;
-use crate::nessie::layout::dte::Header;
+use super::alloc::Own;
+use crate::limits::{BATCH_KEYS, BATCH_PUTS};
 use crate::nessie::layout::hash::{KeyHash, TableMap};
 use crate::nessie::layout::ite::Ite;
 
 /// As many as keys of a batch.
-pub(in crate::nessie) type Each<T> = ArrayVec<T, BATCH_KEYS>;
+type Each<T> = ArrayVec<T, BATCH_KEYS>;
 
 /// The state of one batch. Keys are named by their number in it.
 pub(in crate::nessie) struct Batch {
-    pub hashes: [KeyHash; BATCH_KEYS],
-    /// The words that may show the keys.
-    pub words: [Ite; BATCH_KEYS],
-    /// Their slots, or the buckets in which they are looked for.
-    pub slots: [RemoteAddr; BATCH_KEYS],
-    /// How many buckets of the keys have shown no match.
-    pub ways: [u8; BATCH_KEYS],
+    pub looks: [Look; BATCH_KEYS],
     /// The entries that PUTs replace, or DELETEs take away.
-    pub old: Each<(u8, Header)>,
+    pub old: Each<Old>,
     /// The keys that are left to the general path.
     pub rest: Each<u8>,
+    /// The entries into which the values of PUTs were written.
+    pub owned: ArrayVec<Own, BATCH_PUTS>,
+    /// The versions of these values.
+    pub versions: ArrayVec<u64, BATCH_PUTS>,
     /// Memory for one entry.
     pub entry: Buf,
+}
+
+/// A look for a key: from its first bucket to the entry that its first match names.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::nessie) struct Look {
+    pub hash: KeyHash,
+    /// The slot that may show the key, or the bucket in which it is looked for.
+    pub slot: RemoteAddr,
+    /// The slot's word.
+    pub word: Ite,
+    /// How many buckets have shown no match.
+    pub way: u8,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        let slot = RemoteAddr::new(RegionId(0), 0);
+        Self { hash: KeyHash::default(), slot, word: Ite::default(), way: 0 }
+    }
+}
+
+impl Look {
+    /// Begins in the key's first bucket.
+    #[inline(always)]
+    pub fn begin(map: &TableMap, hash: KeyHash) -> Self {
+        Self { hash, slot: hash.first_bucket(map), word: Ite::default(), way: 0 }
+    }
+}
+
+/// An entry that is to be taken out of the index.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::nessie) struct Old {
+    /// The number of its key.
+    pub key: u8,
+    /// Its length.
+    pub entry_len: u32,
+    pub generation: u64,
 }
 
 impl Default for Batch {
     fn default() -> Self {
         Self {
-            hashes: [KeyHash::default(); BATCH_KEYS],
-            words: [Ite::default(); BATCH_KEYS],
-            slots: [RemoteAddr::new(RegionId(0), 0); BATCH_KEYS],
-            ways: [0; BATCH_KEYS],
+            looks: [Look::default(); BATCH_KEYS],
             old: Each::new(),
             rest: Each::new(),
+            owned: ArrayVec::new(),
+            versions: ArrayVec::new(),
             entry: Buf::new(),
         }
-    }
-}
-
-impl Batch {
-    /// Begins to look for a key. Returns its first bucket.
-    #[inline(always)]
-    pub fn begin_at(&mut self, map: &TableMap, number: usize, hash: KeyHash) -> RemoteAddr {
-        let bucket = hash.first_bucket(map);
-        self.hashes[number] = hash;
-        self.ways[number] = 0;
-        self.slots[number] = bucket;
-        bucket
     }
 }

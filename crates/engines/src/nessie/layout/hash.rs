@@ -96,7 +96,7 @@ impl TableMap {
     }
 
     /// The descriptor word of a chunk.
-    #[inline]
+    #[inline(always)]
     pub fn chunk_addr(&self, dti: u8, chunk: u64) -> RemoteAddr {
         self.tables[dti as usize].add(self.shape.chunk_table_offset() + chunk * 8)
     }
@@ -109,7 +109,7 @@ impl TableMap {
     }
 
     /// The first byte of a slab.
-    #[inline]
+    #[inline(always)]
     pub fn slab_addr(&self, slab: Slab) -> RemoteAddr {
         let base = self.data[slab.dti as usize];
         base.add(slab.chunk as u64 * crate::limits::CHUNK_BYTES)

@@ -104,7 +104,7 @@ impl Codec {
     }
 
     /// A word that names an entry. `filter` comes from [`Codec::filter`].
-    #[inline]
+    #[inline(always)]
     pub fn entry(&self, state: State, filter: u64, place: Place, generation: u64) -> Ite {
         let generation = generation & self.gen_mask();
         Ite(self.state_bits(state)
@@ -120,6 +120,7 @@ impl Codec {
         Ite(word.0 & !self.state_mask | self.state_bits(state))
     }
 
+    #[inline(always)]
     fn state_bits(&self, state: State) -> u64 {
         let (hops, candidates) = (self.bits.hops as u64, self.bits.candidates as u64);
         let moving = |hop: u32, aux: u32| (hop as u64 - 1) * candidates + aux as u64;
@@ -166,6 +167,12 @@ impl Codec {
     #[inline(always)]
     pub fn is_visible(&self, word: Ite) -> bool {
         word.0 & self.state_mask >= VISIBLE
+    }
+
+    /// Whether the slot shows a value that nobody moves.
+    #[inline(always)]
+    pub fn is_unmoved(&self, word: Ite) -> bool {
+        (word.0 & self.state_mask).wrapping_sub(VISIBLE) < self.bits.hops as u64
     }
 
     /// Whether the slot is free.
@@ -259,6 +266,8 @@ mod tests {
             let mut bits: Vec<u64> = all.iter().map(|s| codec.state_bits(*s)).collect();
             for (state, bits) in all.iter().zip(&bits) {
                 assert_eq!(codec.try_state(Ite(*bits)), Some(*state), "{ways} {bucket}");
+                let unmoved = matches!(state, State::Visible { .. });
+                assert_eq!(codec.is_unmoved(Ite(*bits)), unmoved, "{ways} {bucket} {state:?}");
             }
             bits.sort_unstable();
             bits.dedup();

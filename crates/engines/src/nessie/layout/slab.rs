@@ -92,26 +92,26 @@ impl Class {
     }
 
     /// The offset of entry `number` in its slab.
-    #[inline]
+    #[inline(always)]
     pub fn entry_at(&self, number: u32) -> u64 {
         self.data_at + number as u64 * self.entry_bytes
     }
 
     /// The offset of the note of entry `number` in its slab.
-    #[inline]
+    #[inline(always)]
     pub fn note_at(&self, number: u32) -> u64 {
         SLAB_HEADER_BYTES + number as u64 * 4
     }
 
     /// The place of an entry, as an index entry names it.
-    #[inline]
+    #[inline(always)]
     pub fn place(&self, entry: Entry) -> Place {
         let at = entry.slab.chunk as u64 * CHUNK_BYTES + self.entry_at(entry.number);
         Place { dti: entry.slab.dti, offset: at }
     }
 
     /// The entry at a place, if an entry of this class can start there.
-    #[inline]
+    #[inline(always)]
     pub fn entry(&self, place: Place) -> Option<Entry> {
         let at = place.offset;
         let mut chunk = at / CHUNK_BYTES;

@@ -28,7 +28,7 @@ impl<F: Fabric> Client<F> {
     /// The note is one small WRITE that the client does not wait for. The operation has had its
     /// effect by now, so an unreachable node is no reason to report failure: the scrubber finds
     /// entries without a note.
-    #[inline]
+    #[inline(always)]
     pub(in crate::nessie) fn retire(
         &self,
         entry: Entry,
@@ -48,15 +48,15 @@ impl<F: Fabric> Client<F> {
 
     /// Prefetches the note of the entry of `word`, which will be retired if it is of this class: a
     /// CAS waits for all stores before it, also for those of other lanes.
-    #[inline]
-    pub(in crate::nessie) fn will_retire(&self, word: Ite, class: Class) {
+    #[inline(always)]
+    pub(in crate::nessie) fn will_retire(&self, word: Ite, class: &Class) {
         if let Some(entry) = class.entry(self.map.codec.place(word)) {
             let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
             self.fabric.will_store(note);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_mine(&self, class: Class, slab: Slab) -> Result<bool, EngineError> {
         if !self.fabric.is_mapped(self.map.region_of(slab.dti)) {
             return Ok(false);
@@ -65,6 +65,7 @@ impl<F: Fabric> Client<F> {
         Ok(self.fabric.load(at)? == self.leased(class).to_word())
     }
 
+    #[inline(always)]
     pub(super) fn leased(&self, class: Class) -> Chunk {
         Chunk::Leased { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }

@@ -6,7 +6,6 @@ use super::read::Lookup;
 use crate::error::EngineError;
 use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::flags;
-use crate::nessie::layout::ite::State;
 
 impl<F: Fabric> Client<F> {
     /// Deletes the value of `key`. Returns whether the key had a value.
@@ -23,9 +22,9 @@ impl<F: Fabric> Client<F> {
             self.forget(&candidates);
             let header = line.header();
             let plain = header.flags & flags::EXPIRES == 0;
-            let visible = matches!(self.map.codec.state(line.word), State::Visible { .. });
+            let unmoved = self.map.codec.is_unmoved(line.word);
             // Linearization point of a warm DELETE (protocol D3).
-            if plain && visible && self.clear(&candidates, line.slot, line.word).await? {
+            if plain && unmoved && self.clear(&candidates, line.slot, line.word).await? {
                 self.unlinked(line.word, &header)?;
                 return Ok(true);
             }
@@ -45,7 +44,7 @@ impl<F: Fabric> Client<F> {
                     // Looked at before the CAS: after the CAS the value may have expired, although
                     // other clients still saw it.
                     let was_expired = self.is_expired(&found.header, &entry);
-                    if !matches!(self.map.codec.state(found.word), State::Visible { .. }) {
+                    if !self.map.codec.is_unmoved(found.word) {
                         self.help(&candidates, key, found.slot, found.word).await?;
                     } else if self.clear(&candidates, found.slot, found.word).await? {
                         // Linearization point of a DELETE that found a value (protocol D3).

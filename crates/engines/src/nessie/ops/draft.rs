@@ -151,21 +151,21 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Writes a draft into an owned entry; its generation is there already.
-    #[inline]
+    #[inline(always)]
     pub(in crate::nessie) async fn write(
         &self,
         draft: &Draft<'_>,
         own: Own,
     ) -> Result<(), EngineError> {
-        let number;
-        let value = match &draft.value {
-            DraftValue::Bytes(bytes) => *bytes,
-            DraftValue::Number(n) => {
-                number = n.get().to_le_bytes();
-                &number
-            }
-            DraftValue::InPlace(len) => return self.write_around(draft, own, *len).await,
-        };
+        match &draft.value {
+            DraftValue::Bytes(value) => self.write_bytes(draft, own, value),
+            DraftValue::Number(number) => self.write_bytes(draft, own, &number.get().to_le_bytes()),
+            DraftValue::InPlace(len) => self.write_around(draft, own, *len).await,
+        }
+    }
+
+    #[inline(always)]
+    fn write_bytes(&self, draft: &Draft<'_>, own: Own, value: &[u8]) -> Result<(), EngineError> {
         let mut header = draft.header(own.generation);
         if self.map.shape.options.checksums {
             header.checksum = header.checksum_of(own.place, &draft.expiry_and_key(), value);
@@ -187,25 +187,25 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// As [`Self::write`], but puts the entry together in `buf` and stores it by one copy, which is
-    /// faster if the entry is short. Returns whether it did; `write` does the others.
-    #[inline]
+    /// As [`Self::write`] for a draft with bytes, but puts the entry together in `buf` and stores
+    /// it by one copy, which is faster if the entry is short.
+    #[inline(always)]
     pub(super) fn write_at_once(
         &self,
         draft: &Draft<'_>,
         own: Own,
         buf: &mut Buf,
-    ) -> Result<bool, EngineError> {
-        let DraftValue::Bytes(value) = draft.value else { return Ok(false) };
+    ) -> Result<(), EngineError> {
+        let DraftValue::Bytes(value) = draft.value else { unreachable!("the draft has bytes") };
         if self.map.shape.options.checksums || draft.flags & flags::EXPIRES != 0 {
-            return Ok(false);
+            return self.write_bytes(draft, own, value);
         }
         buf.clear();
         buf.extend_from_slice(&draft.header(own.generation).as_bytes()[8..]);
         buf.extend_from_slice(draft.key);
         buf.extend_from_slice(value);
         self.fabric.store(own.at.add(8), &[buf])?;
-        Ok(true)
+        Ok(())
     }
 
     /// Writes everything but the value, which is in its place already.
@@ -226,9 +226,10 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The word that shows an owned entry.
-    pub(super) fn visible(&self, candidates: &Candidates, own: Own) -> Ite {
+    #[inline(always)]
+    pub(super) fn visible(&self, filter: u64, own: Own) -> Ite {
         let state = State::Visible { hop: 0 };
-        self.map.codec.entry(state, candidates.filter, own.place, own.generation)
+        self.map.codec.entry(state, filter, own.place, own.generation)
     }
 
     /// Remembers the entry that was just installed.

@@ -12,7 +12,7 @@ use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
 use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::hash::{Candidates, KeyHash};
-use crate::nessie::layout::ite::{Ite, State};
+use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::slab::Class;
 use crate::operation::Value;
 use crate::planted::{self, Bug};
@@ -293,7 +293,7 @@ impl<F: Fabric> Client<F> {
             // conclusion.
             return Ok(true);
         }
-        if !matches!(self.map.codec.state(word), State::Visible { .. }) {
+        if !self.map.codec.is_unmoved(word) {
             self.help(candidates, key, slot, word).await?;
             return Ok(false);
         }
@@ -307,16 +307,16 @@ impl<F: Fabric> Client<F> {
     /// Retires the entry that the word named, after our CAS took the word out of the index.
     #[inline]
     pub(super) fn unlinked(&self, word: Ite, header: &Header) -> Result<(), EngineError> {
-        self.unlinked_in(self.map.classes.of(header.entry_len()), word, header)
+        self.unlinked_in(self.map.classes.of(header.entry_len()), word, header.generation)
     }
 
     /// The same for an entry whose class is known.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unlinked_in(
         &self,
         class: Class,
         word: Ite,
-        header: &Header,
+        generation: u64,
     ) -> Result<(), EngineError> {
         let place = self.map.codec.place(word);
         let Some(entry) = class.entry(place) else {
@@ -325,6 +325,12 @@ impl<F: Fabric> Client<F> {
             tracing::warn!(?place, bytes = class.entry_bytes, "damaged memory: no entry is there");
             return Ok(());
         };
-        self.retire(entry, class, header.generation)
+        self.retire(entry, class, generation)
+    }
+
+    /// The class of an old entry beside a new one, which is often as long.
+    #[inline(always)]
+    pub(super) fn class_beside(&self, class: Class, new_len: usize, old_len: usize) -> Class {
+        if new_len == old_len { class } else { self.map.classes.of(old_len) }
     }
 }

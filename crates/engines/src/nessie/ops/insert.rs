@@ -79,7 +79,7 @@ impl<F: Fabric> Client<F> {
                 }
             }
         }
-        let new = self.visible(candidates, own);
+        let new = self.visible(candidates.filter, own);
         match self.cas(candidates, 0, home, new).await? {
             // Linearization point of an insert at home (protocol K2).
             Ok(()) => {
@@ -99,7 +99,7 @@ impl<F: Fabric> Client<F> {
         own: Own,
         rival: &mut Rival,
     ) -> Result<Attempt, EngineError> {
-        let new = self.visible(candidates, own);
+        let new = self.visible(candidates.filter, own);
         let tentative = self.map.codec.with_state(new, State::Tentative);
         // Protocol K5.
         if self.cas(candidates, slot, free, tentative).await?.is_err() {

@@ -171,7 +171,7 @@ impl<F: Fabric> Client<F> {
 
     /// Whether a word is about to change without this client, so that it pays to look again.
     fn is_unsettled(&self, word: Ite) -> bool {
-        !matches!(self.map.codec.state(word), State::Visible { .. })
+        !self.map.codec.is_unmoved(word)
     }
 
     /// The key of the entry that a word names, and its candidates; `None` if the slot has changed.
@@ -286,7 +286,7 @@ impl<F: Fabric> Client<F> {
             return Ok(false);
         };
         for (slot, word) in words[..count].iter().enumerate() {
-            if matches!(self.map.codec.state(*word), State::Visible { .. })
+            if self.map.codec.is_unmoved(*word)
                 && self.read_key(*word).await?.is_some_and(|(_, theirs)| theirs == key)
             {
                 return self.migrate(&candidates, key, slot, *word, free).await;

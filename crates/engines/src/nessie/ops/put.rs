@@ -22,7 +22,7 @@ use crate::nessie::client::alloc::Own;
 use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, flags, next_generation};
 use crate::nessie::layout::hash::Candidates;
-use crate::nessie::layout::ite::{Ite, State};
+use crate::nessie::layout::ite::Ite;
 use crate::operation::PutOptions;
 use crate::planted::{self, Bug};
 
@@ -74,16 +74,15 @@ impl<F: Fabric> Client<F> {
             bucket = self.fabric.read_bucket(buckets[way], slots).await?;
         };
         let Some((at, room)) = self.entry_at(word) else { return Ok(false) };
-        self.will_retire(word, own.class);
+        self.will_retire(word, &own.class);
         let first = self.first_read_len(draft.key.len(), Want::Key).min(room);
         let (buf, done) = self.fabric.read(at, first, self.spare.take()).await;
         done?;
         let header = self.sound_key(word, at, draft.key, &buf)?;
         self.spare.give_back(buf);
-        let visible = matches!(self.map.codec.state(word), State::Visible { .. });
+        let visible = self.map.codec.is_unmoved(word);
         let Some(header) = header.filter(|_| visible) else { return Ok(false) };
-        let state = State::Visible { hop: 0 };
-        let new = self.map.codec.entry(state, filter, own.place, own.generation);
+        let new = self.visible(filter, own);
         // Linearization point of an update (protocol P4).
         if self.fabric.compare_swap(slot, word.0, new.0).await? != word.0 {
             return Ok(false);
@@ -148,11 +147,11 @@ impl<F: Fabric> Client<F> {
             }
             Rule::IfAbsent | Rule::Add(_) => false,
         };
-        let visible = matches!(self.map.codec.state(line.word), State::Visible { .. });
+        let visible = self.map.codec.is_unmoved(line.word);
         if !allowed || !visible {
             return Ok(None);
         }
-        let new = self.visible(candidates, own);
+        let new = self.visible(candidates.filter, own);
         match self.cas(candidates, line.slot, line.word, new).await? {
             // Linearization point of a warm update (protocol P2).
             Ok(()) => {
@@ -191,7 +190,7 @@ impl<F: Fabric> Client<F> {
                 _ => self.insert(candidates, &words, draft, own, rule, rival).await,
             },
             Lookup::Found(found, entry) => {
-                if !matches!(self.map.codec.state(found.word), State::Visible { .. }) {
+                if !self.map.codec.is_unmoved(found.word) {
                     self.help(candidates, draft.key, found.slot, found.word).await?;
                     return Ok(Attempt::Again);
                 }
@@ -246,7 +245,7 @@ impl<F: Fabric> Client<F> {
             self.release(own)?;
             return Ok(Attempt::Done(Installed::No(Some(found.header.version))));
         }
-        let new = self.visible(candidates, own);
+        let new = self.visible(candidates.filter, own);
         match self.cas(candidates, found.slot, found.word, new).await? {
             // Linearization point of an update (protocol P4).
             Ok(()) => {

@@ -7,7 +7,7 @@ use super::longest;
 use crate::error::EngineError;
 use crate::limits::BATCH_KEYS;
 use crate::nessie::client::Client;
-use crate::nessie::client::batch::Batch;
+use crate::nessie::client::batch::{Batch, Look, Old};
 use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::ops::read::Want;
 use crate::planted::{self, Bug};
@@ -55,21 +55,21 @@ impl<F: Fabric> Client<F> {
         let slots = self.map.shape.geometry.bucket_slots as usize;
         batch.old.clear();
         batch.rest.clear();
-        let mut entry = std::mem::take(&mut batch.entry);
         let epoch = self.session.pin(&self.fabric)?;
+        let mut entry = std::mem::take(&mut batch.entry);
         let mut deletes = Deletes { client: self, keys, batch, entry_len };
         let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut deletes);
         let chased = chased.await;
         batch.entry = entry;
         chased?;
-        let Batch { words, slots, old, rest, .. } = batch;
-        for (key, header) in old.drain(..) {
+        let Batch { looks, old, rest, .. } = batch;
+        for Old { key, entry_len, generation } in old.drain(..) {
             let number = usize::from(key);
-            let (slot, word) = (slots[number], words[number]);
+            let Look { slot, word, .. } = looks[number];
             let empty = self.fresh_empty().await?;
             // Linearization point of a DELETE that found a value (protocol D3).
             if self.fabric.compare_swap(slot, word.0, empty.0).await? == word.0 {
-                self.unlinked(word, &header)?;
+                self.unlinked_in(self.map.classes.of(entry_len as usize), word, generation)?;
                 deleted(number, true);
             } else if planted::is(Bug::BatchDeletesAnyway) {
                 deleted(number, true);
@@ -98,7 +98,9 @@ impl<F: Fabric, K: AsRef<[u8]>> Chase for Deletes<'_, F, K> {
     #[inline(always)]
     fn bucket(&mut self, number: usize) -> RemoteAddr {
         let map = &*self.client.map;
-        self.batch.begin_at(map, number, KeyHash::of(map, self.keys[number].as_ref()))
+        let look = Look::begin(map, KeyHash::of(map, self.keys[number].as_ref()));
+        self.batch.looks[number] = look;
+        look.slot
     }
 
     #[inline(always)]
@@ -108,7 +110,6 @@ impl<F: Fabric, K: AsRef<[u8]>> Chase for Deletes<'_, F, K> {
 
     #[inline(always)]
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
-        let wanted = self.keys[number].as_ref();
-        self.client.keep_old(self.batch, number, wanted, entry, again);
+        self.client.keep_old(self.batch, number, self.keys[number].as_ref(), entry, again);
     }
 }

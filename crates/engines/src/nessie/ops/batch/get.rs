@@ -7,7 +7,7 @@ use super::longest;
 use crate::error::EngineError;
 use crate::limits::BATCH_KEYS;
 use crate::nessie::client::Client;
-use crate::nessie::client::batch::Batch;
+use crate::nessie::client::batch::{Batch, Look};
 use crate::nessie::layout::dte::Header;
 use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::ops::read::Want;
@@ -108,9 +108,9 @@ impl<F: Fabric> Client<F> {
             false => Some(self.session.pin(&self.fabric)?),
         };
         let (client, found) = (self, &mut found);
-        let mut looks = Looks { client, keys, batch, want, entry_len, found, longest: 0 };
-        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut looks).await;
-        let longest = looks.longest;
+        let mut gets = Gets { client, keys, batch, want, entry_len, found, longest: 0 };
+        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut gets).await;
+        let longest = gets.longest;
         batch.entry = entry;
         chased?;
         if longest > 0 {
@@ -122,7 +122,7 @@ impl<F: Fabric> Client<F> {
                 found(key, None);
                 continue;
             }
-            let hash = batch.hashes[key];
+            let hash = batch.looks[key].hash;
             self.look_at_one(hash, keys[key].as_ref(), want, |value| found(key, value)).await?;
         }
         drop(epoch);
@@ -130,8 +130,8 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// Looks at the keys of a batch, from the keys to the values.
-struct Looks<'a, F: Fabric, K, S> {
+/// GETs of a batch, from the keys to the values.
+struct Gets<'a, F: Fabric, K, S> {
     client: &'a Client<F>,
     keys: &'a [K],
     batch: &'a mut Batch,
@@ -142,11 +142,13 @@ struct Looks<'a, F: Fabric, K, S> {
     longest: usize,
 }
 
-impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Looks<'_, F, K, S> {
+impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Gets<'_, F, K, S> {
     #[inline(always)]
     fn bucket(&mut self, number: usize) -> RemoteAddr {
         let map = &*self.client.map;
-        self.batch.begin_at(map, number, KeyHash::of(map, self.keys[number].as_ref()))
+        let look = Look::begin(map, KeyHash::of(map, self.keys[number].as_ref()));
+        self.batch.looks[number] = look;
+        look.slot
     }
 
     #[inline(always)]
@@ -156,14 +158,15 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Lo
 
     #[inline(always)]
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
-        let (word, wanted) = (self.batch.words[number], self.keys[number].as_ref());
-        let header = self.client.sound_in_batch(word, wanted, entry, again);
+        let Batch { looks, rest, .. } = &mut *self.batch;
+        let wanted = self.keys[number].as_ref();
+        let header = self.client.sound(looks[number].word, wanted, entry, again);
         let end = |header: &Header| match self.want {
             Want::Key => header.value_at(),
             Want::Value => header.entry_len(),
         };
         let Some(header) = header.filter(|header| end(header) <= entry.len()) else {
-            self.batch.rest.push(number as u8);
+            rest.push(number as u8);
             return;
         };
         let value = &entry[header.value_at()..end(header)];

@@ -17,9 +17,9 @@ use crate::error::EngineError;
 use crate::kv::check_key;
 use crate::limits::{BATCH_ENTRY_BYTES_MAX, WAYS_MAX};
 use crate::nessie::client::Client;
-use crate::nessie::client::batch::Batch;
+use crate::nessie::client::batch::{Batch, Look, Old};
 use crate::nessie::layout::dte::{HEADER_BYTES, Header, flags};
-use crate::nessie::layout::ite::{Ite, State};
+use crate::nessie::layout::ite::Ite;
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
@@ -30,9 +30,52 @@ impl<F: Fabric> Client<F> {
         self.one_by_one && self.cache.is_none() && self.read_hint.get() <= BATCH_ENTRY_BYTES_MAX
     }
 
-    /// From a key's bucket to the entry that its first match names, or to the next bucket. Keys
-    /// that have no more buckets are left to the general path. The word that was found, and its
-    /// slot, stay in the batch.
+    /// From a key's bucket to the entry that its first match names, or to the next bucket. The end
+    /// of a look is a bucket that was the last, or a word that names no entry of `len` bytes.
+    #[inline(always)]
+    fn follow(&self, look: &mut Look, bucket: &[u64; BUCKET_WORDS_MAX], len: usize) -> Step {
+        let filter = look.hash.filter(&self.map);
+        let Some(position) = self.map.codec.first_match(bucket, filter) else {
+            return self.next_bucket(look);
+        };
+        look.word = Ite(bucket[position]);
+        match self.entry_at(look.word) {
+            Some((entry, room)) if room >= len => {
+                look.slot = look.slot.add(position as u64 * 8);
+                Step::Entry(entry)
+            }
+            _ => Step::End,
+        }
+    }
+
+    #[cold]
+    fn next_bucket(&self, look: &mut Look) -> Step {
+        look.way += 1;
+        let way = usize::from(look.way);
+        if way == usize::from(self.map.shape.geometry.ways) {
+            return Step::End;
+        }
+        let mut buckets = [look.slot; WAYS_MAX];
+        for way in 0..=way {
+            buckets[way] = look.hash.bucket(&self.map, &buckets[..way]);
+        }
+        look.slot = buckets[way];
+        Step::Bucket(buckets[way])
+    }
+
+    /// The header of an entry that was looked at, if it is plain, of the key, and of the
+    /// incarnation that the word names. `again` is its generation, READ again afterwards.
+    #[inline(always)]
+    fn sound<'e>(&self, word: Ite, key: &[u8], entry: &'e [u8], again: u64) -> Option<&'e Header> {
+        let (header, _) = Header::ref_from_prefix(entry).ok()?;
+        let is_plain = header.flags & !flags::BLIND == 0;
+        let has_key = || entry.get(HEADER_BYTES..HEADER_BYTES + header.key_len()) == Some(key);
+        let is_unchanged = again == header.generation || planted::is(Bug::BatchBelievesTorn);
+        (is_plain && is_unchanged && self.is_named(word, header) && has_key()).then_some(header)
+    }
+
+    /// The next step of a look of a batch. Keys whose looks end without an entry are left to the
+    /// general path.
     #[inline(always)]
     fn step(
         &self,
@@ -41,67 +84,27 @@ impl<F: Fabric> Client<F> {
         bucket: &[u64; BUCKET_WORDS_MAX],
         entry_len: usize,
     ) -> Step {
-        let hash = &batch.hashes[number];
-        let Some(position) = self.map.codec.first_match(bucket, hash.filter(&self.map)) else {
-            return self.next_bucket(batch, number);
-        };
-        let word = Ite(bucket[position]);
-        match self.entry_at(word) {
-            Some((entry, room)) if room >= entry_len => {
-                batch.words[number] = word;
-                batch.slots[number] = batch.slots[number].add(position as u64 * 8);
-                Step::Entry(entry)
-            }
-            _ => {
-                batch.rest.push(number as u8);
-                Step::End
-            }
-        }
-    }
-
-    #[cold]
-    fn next_bucket(&self, batch: &mut Batch, number: usize) -> Step {
-        batch.ways[number] += 1;
-        let way = usize::from(batch.ways[number]);
-        if way == self.map.shape.geometry.ways as usize {
+        let step = self.follow(&mut batch.looks[number], bucket, entry_len);
+        if step == Step::End {
             batch.rest.push(number as u8);
-            return Step::End;
         }
-        let mut buckets = [batch.slots[number]; WAYS_MAX];
-        for way in 0..=way {
-            buckets[way] = batch.hashes[number].bucket(&self.map, &buckets[..way]);
-        }
-        batch.slots[number] = buckets[way];
-        Step::Bucket(buckets[way])
-    }
-
-    /// The header of an entry of a batch, if it is plain, of the key, and of the incarnation that
-    /// the word names. `again` is its generation, READ again afterwards.
-    #[inline(always)]
-    fn sound_in_batch<'e>(
-        &self,
-        word: Ite,
-        key: &[u8],
-        entry: &'e [u8],
-        again: u64,
-    ) -> Option<&'e Header> {
-        let (header, _) = Header::ref_from_prefix(entry).ok()?;
-        let is_plain = header.flags & !flags::BLIND == 0;
-        let has_key = || entry.get(HEADER_BYTES..HEADER_BYTES + header.key_len()) == Some(key);
-        let is_unchanged = again == header.generation || planted::is(Bug::BatchBelievesTorn);
-        (is_plain && is_unchanged && self.is_named(word, header) && has_key()).then_some(header)
+        step
     }
 
     /// Keeps an entry that is to be taken out of the index, if it is the key's and nobody moves it.
     /// Otherwise the key is left to the general path.
     #[inline(always)]
     fn keep_old(&self, batch: &mut Batch, number: usize, key: &[u8], entry: &[u8], again: u64) {
-        let word = batch.words[number];
-        let header = self.sound_in_batch(word, key, entry, again);
-        let visible = matches!(self.map.codec.state(word), State::Visible { .. });
-        match header.filter(|_| visible) {
-            Some(header) => batch.old.push((number as u8, *header)),
-            None => batch.rest.push(number as u8),
+        let Batch { looks, old, rest, .. } = batch;
+        let (word, number) = (looks[number].word, number as u8);
+        let header = self.sound(word, key, entry, again);
+        match header.filter(|_| self.map.codec.is_unmoved(word)) {
+            Some(header) => old.push(Old {
+                key: number,
+                entry_len: header.entry_len() as u32,
+                generation: header.generation,
+            }),
+            None => rest.push(number),
         }
     }
 }

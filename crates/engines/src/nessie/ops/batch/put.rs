@@ -7,11 +7,10 @@ use super::longest;
 use crate::error::EngineError;
 use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_PUTS};
 use crate::nessie::client::Client;
-use crate::nessie::client::alloc::Own;
-use crate::nessie::client::batch::Batch;
+use crate::nessie::client::batch::{Batch, Look, Old};
 use crate::nessie::layout::dte::flags;
 use crate::nessie::layout::hash::KeyHash;
-use crate::nessie::layout::ite::State;
+use crate::nessie::layout::slab::Class;
 use crate::nessie::ops::draft::{Draft, DraftValue, Rule};
 use crate::nessie::ops::read::Want;
 use crate::operation::PutOptions;
@@ -56,133 +55,129 @@ impl<F: Fabric> Client<F> {
         mut stored: impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
         let key_len = longest(pairs.iter().map(|pair| pair.0.as_ref()))?;
-        let mut drafts = Vec::with_capacity(pairs.len());
-        for (key, value) in pairs {
+        batch.versions.clear();
+        for (_, value) in pairs {
             self.check_value(value.as_ref().len())?;
             let version = match self.stamp_at_hand() {
                 Some(version) => version,
                 None => self.stamp().await?,
             };
-            drafts.push(Draft {
-                hash: KeyHash::of(&self.map, key.as_ref()),
-                key: key.as_ref(),
-                value: DraftValue::Bytes(value.as_ref()),
-                flags: flags::BLIND,
-                expires_at_ms: 0,
-                version,
-            });
+            batch.versions.push(version);
         }
         let entry_len = self.first_read_len(key_len, Want::Key);
         let slots = self.map.shape.geometry.bucket_slots as usize;
         batch.old.clear();
         batch.rest.clear();
-        let mut entry = std::mem::take(&mut batch.entry);
         let epoch = self.session.pin(&self.fabric)?;
-        let owned = self.own_entries(&drafts)?;
-        let (drafts, others) = drafts.split_at(owned.len());
-        let drafted = Drafted { drafts, owned: &owned };
-        for (draft, own) in drafts.iter().zip(&owned) {
-            if !self.write_at_once(draft, *own, &mut entry)? {
-                self.write(draft, *own).await?;
-            }
-        }
-        let mut puts = Puts { client: self, drafted, batch, entry_len };
-        let chased = self.fabric.chase(owned.len(), slots, entry_len, &mut entry, &mut puts).await;
+        self.write_entries(batch, pairs)?;
+        let count = batch.owned.len();
+        let mut entry = std::mem::take(&mut batch.entry);
+        let mut puts = Puts { client: self, pairs, batch, entry_len };
+        let chased = self.fabric.chase(count, slots, entry_len, &mut entry, &mut puts).await;
         batch.entry = entry;
         chased?;
-        self.replace_entries(batch, drafted, &mut stored).await?;
+        self.replace_entries(batch, pairs, &mut stored).await?;
         let epoch = Some(epoch).filter(|_| !planted::is(Bug::BatchRestUnpinned));
-        self.install_rest(&batch.rest, drafted, &mut stored).await?;
+        self.install_rest(batch, pairs, &mut stored).await?;
         drop(epoch);
-        self.put_others(owned.len(), others, &mut stored).await
+        self.put_others(count, &pairs[count..], &mut stored).await
     }
 
-    /// Takes an entry for each draft, up to the first for which there is none, or that is long.
-    fn own_entries(&self, drafts: &[Draft<'_>]) -> Result<Vec<Own>, EngineError> {
-        let mut owned = Vec::with_capacity(drafts.len());
+    /// Takes an entry for each pair, and writes it, up to the first for which there is none, or
+    /// that is long.
+    fn write_entries<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        batch: &mut Batch,
+        pairs: &[(K, V)],
+    ) -> Result<(), EngineError> {
+        let Batch { looks, owned, versions, entry, .. } = batch;
+        owned.clear();
         let mut alloc = self.alloc.borrow_mut();
-        let (mut class_len, mut class) = (0, None);
-        for entry_len in drafts.iter().map(Draft::entry_len) {
+        let mut class: Option<(usize, Class)> = None;
+        for (number, (pair, version)) in pairs.iter().zip(versions).enumerate() {
+            let hash = KeyHash::of(&self.map, pair.0.as_ref());
+            looks[number] = Look::begin(&self.map, hash);
+            let draft = draft(pair, hash, *version);
+            let entry_len = draft.entry_len();
             if entry_len > BATCH_ENTRY_BYTES_MAX {
                 break;
             }
-            if class_len != entry_len {
-                (class_len, class) = (entry_len, Some(self.map.classes.of(entry_len)));
-            }
-            let Some(class) = class else { break };
+            let class = match class {
+                Some((len, class)) if len == entry_len => class,
+                _ => class.insert((entry_len, self.map.classes.of(entry_len))).1,
+            };
             let Some(own) = alloc.take(self.owner(), class)? else { break };
+            self.write_at_once(&draft, own, entry)?;
             owned.push(own);
         }
-        Ok(owned)
+        Ok(())
     }
 
-    /// Replaces the old entries by the drafts, and leaves the keys that others changed to the
+    /// Replaces the old entries by the new ones, and leaves the keys that others changed to the
     /// general path.
-    async fn replace_entries(
+    async fn replace_entries<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         batch: &mut Batch,
-        drafted: Drafted<'_>,
+        pairs: &[(K, V)],
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        let Batch { words, slots, old, rest, .. } = batch;
-        for (key, header) in old.drain(..) {
+        let Batch { looks, old, rest, owned, versions, .. } = batch;
+        for Old { key, entry_len, generation } in old.drain(..) {
             let number = usize::from(key);
-            let (draft, own) = drafted.of(key);
-            let (word, slot) = (words[number], slots[number]);
-            let (state, filter) = (State::Visible { hop: 0 }, draft.hash.filter(&self.map));
-            let new = self.map.codec.entry(state, filter, own.place, own.generation);
+            let (Look { hash, slot, word, .. }, own) = (looks[number], &owned[number]);
+            let new = self.visible(hash.filter(&self.map), *own);
             // Linearization point of an update (protocol P4).
             if self.fabric.compare_swap(slot, word.0, new.0).await? != word.0 {
                 rest.push(key);
                 continue;
             }
-            let class = match header.entry_len() == draft.entry_len() {
-                true => own.class,
-                false => self.map.classes.of(header.entry_len()),
-            };
-            self.unlinked_in(class, word, &header)?;
-            stored(number, draft.version);
+            let new_len = draft(&pairs[number], hash, 0).entry_len();
+            let class = self.class_beside(own.class, new_len, entry_len as usize);
+            self.unlinked_in(class, word, generation)?;
+            stored(number, versions[number]);
         }
         Ok(())
     }
 
-    /// Installs the drafts of the other keys by the general path. The caller holds the epoch in
+    /// Installs the values of the other keys by the general path. The caller holds the epoch in
     /// which their entries were taken until all of them are installed: it is what keeps them from
     /// being taken for leaked ones, and an epoch that begins now may be a newer one.
-    async fn install_rest(
+    async fn install_rest<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
-        rest: &[u8],
-        drafted: Drafted<'_>,
+        batch: &Batch,
+        pairs: &[(K, V)],
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        if rest.is_empty() {
+        if batch.rest.is_empty() {
             return Ok(());
         }
-        let mut begun = Vec::with_capacity(rest.len());
-        for key in rest {
-            let (draft, own) = drafted.of(*key);
+        let mut begun = Vec::with_capacity(batch.rest.len());
+        for key in &batch.rest {
+            let number = usize::from(*key);
+            let (version, own) = (batch.versions[number], batch.owned[number]);
+            let draft = draft(&pairs[number], batch.looks[number].hash, version);
             let epoch = self.session.pin(&self.fabric)?;
             begun.push(async move {
-                let installed = self.install(draft, *own, epoch, Rule::Always).await;
-                installed.map(|_| (usize::from(*key), draft.version))
+                let installed = self.install(&draft, own, epoch, Rule::Always).await;
+                installed.map(|_| (number, version))
             });
         }
         self.all_of(begun, stored).await
     }
 
-    /// PUTs drafts that have no entry, one by one. The first is the pair number `first`.
-    async fn put_others(
+    /// PUTs pairs that have no entry, one by one. The first is the pair number `first`.
+    async fn put_others<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         first: usize,
-        drafts: &[Draft<'_>],
+        pairs: &[(K, V)],
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        if drafts.is_empty() {
+        if pairs.is_empty() {
             return Ok(());
         }
-        let puts = (first..).zip(drafts).map(|(pair, draft)| async move {
-            let DraftValue::Bytes(value) = draft.value else { unreachable!("a PUT has a value") };
-            self.put(draft.key, value, PutOptions::default()).await.map(|version| (pair, version))
+        let puts = (first..).zip(pairs).map(|(number, (key, value))| async move {
+            let put = self.put(key.as_ref(), value.as_ref(), PutOptions::default());
+            put.await.map(|version| (number, version))
         });
         self.all_of(puts.collect(), stored).await
     }
@@ -204,47 +199,43 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// The drafts of a batch, and the entries into which they are written.
-#[derive(Clone, Copy)]
-struct Drafted<'a> {
-    drafts: &'a [Draft<'a>],
-    owned: &'a [Own],
-}
-
-impl<'a> Drafted<'a> {
-    #[inline(always)]
-    fn of(self, key: u8) -> (&'a Draft<'a>, &'a Own) {
-        (&self.drafts[usize::from(key)], &self.owned[usize::from(key)])
-    }
+/// The draft of a pair's entry.
+#[inline(always)]
+fn draft<'a, K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    (key, value): &'a (K, V),
+    hash: KeyHash,
+    version: u64,
+) -> Draft<'a> {
+    let value = DraftValue::Bytes(value.as_ref());
+    Draft { hash, key: key.as_ref(), value, flags: flags::BLIND, expires_at_ms: 0, version }
 }
 
 /// PUTs of a batch, from the keys to their old entries.
-struct Puts<'a, F: Fabric> {
+struct Puts<'a, F: Fabric, P> {
     client: &'a Client<F>,
-    drafted: Drafted<'a>,
+    pairs: &'a [P],
     batch: &'a mut Batch,
     entry_len: usize,
 }
 
-impl<F: Fabric> Chase for Puts<'_, F> {
+impl<F: Fabric, K: AsRef<[u8]>, V> Chase for Puts<'_, F, (K, V)> {
     #[inline(always)]
     fn bucket(&mut self, number: usize) -> RemoteAddr {
-        self.batch.begin_at(&self.client.map, number, self.drafted.drafts[number].hash)
+        self.batch.looks[number].slot
     }
 
     #[inline(always)]
     fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
         let step = self.client.step(self.batch, number, bucket, self.entry_len);
         if let Step::Entry(_) = step {
-            let class = self.drafted.owned[number].class;
-            self.client.will_retire(self.batch.words[number], class);
+            let class = &self.batch.owned[number].class;
+            self.client.will_retire(self.batch.looks[number].word, class);
         }
         step
     }
 
     #[inline(always)]
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
-        let wanted = self.drafted.drafts[number].key;
-        self.client.keep_old(self.batch, number, wanted, entry, again);
+        self.client.keep_old(self.batch, number, self.pairs[number].0.as_ref(), entry, again);
     }
 }
