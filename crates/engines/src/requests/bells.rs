@@ -42,7 +42,7 @@ impl Rings {
     /// none, the clients do not wait for it.
     #[inline]
     pub fn after_turn(&self, fabric: &impl Fabric, was_busy: bool) {
-        let looks = self.looks.get() + 1;
+        let looks = self.looks.get().saturating_add(1);
         self.looks.set(looks);
         if !was_busy || looks >= LOOKS_BEFORE_RINGING {
             self.ring(fabric);

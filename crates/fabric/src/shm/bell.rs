@@ -69,12 +69,6 @@ impl Bell {
         Ok(Self { region: Arc::new(Region::anonymous(PRIVATE_BYTES)?), offset: 0 })
     }
 
-    /// Whether this is the bell at `offset` of `region`.
-    #[inline]
-    pub(super) fn is_at(&self, region: &Arc<Region>, offset: u64) -> bool {
-        Arc::ptr_eq(&self.region, region) && self.offset == offset
-    }
-
     #[inline]
     fn word(&self) -> &AtomicU64 {
         // SAFETY: by the invariant the word is mapped for as long as `self` holds the region, and

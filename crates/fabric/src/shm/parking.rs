@@ -7,7 +7,7 @@
 //! On any other executor a waiting lane calls its waker, too, and is polled again and again.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, RawWaker, RawWakerVTable, Waker};
 
 use crate::limits::LANES_SLEEP_MAX;
@@ -26,7 +26,30 @@ thread_local! {
     /// What the lanes of this thread said in this round.
     static SAID: Cell<u8> = const { Cell::new(0) };
     /// The bell at which they wait.
-    static PLACE: RefCell<Option<(Bell, Backoff)>> = const { RefCell::new(None) };
+    static PLACE: RefCell<Option<Place>> = const { RefCell::new(None) };
+}
+
+/// A bell at which the lanes of a thread wait. It does not keep its region mapped: the thread may
+/// never wait again.
+struct Place {
+    region: Weak<Region>,
+    offset: u64,
+    backoff: Backoff,
+}
+
+impl Place {
+    fn is_at(&self, region: &Arc<Region>, offset: u64) -> bool {
+        self.region.as_ptr() == Arc::as_ptr(region) && self.offset == offset
+    }
+
+    /// The bell, if it is still mapped.
+    fn bell(&self) -> Option<Bell> {
+        bell_in(self.region.upgrade()?, self.offset)
+    }
+}
+
+fn bell_in(region: Arc<Region>, offset: u64) -> Option<Bell> {
+    Bell::new(region, RemoteAddr::new(RegionId(0), offset)).ok()
 }
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(
@@ -56,26 +79,31 @@ pub(super) fn wait(cx: &Context<'_>, region: &Arc<Region>, offset: u64) -> bool 
     if !cx.waker().will_wake(&WAKER) {
         return false;
     }
-    PLACE.with_borrow_mut(|place| {
-        if !place.as_ref().is_some_and(|(bell, _)| bell.is_at(region, offset)) {
-            // A thread does not sleep at two bells.
-            if SAID.get() & WAITS != 0 {
-                return false;
-            }
-            let at = RemoteAddr::new(RegionId(0), offset);
-            let Ok(bell) = Bell::new(region.clone(), at) else { return false };
-            let backoff = match place.take() {
-                Some((before, mut backoff)) => {
-                    backoff.end(&before);
-                    backoff
-                }
-                None => Backoff::default(),
-            };
-            *place = Some((bell, backoff));
+    // A thread that ends has no place any more.
+    let waits = PLACE.try_with(|place| {
+        let mut place = place.borrow_mut();
+        if place.as_ref().is_some_and(|place| place.is_at(region, offset)) {
+            return true;
         }
-        SAID.set(SAID.get() | WAITS);
+        // A thread does not sleep at two bells.
+        if SAID.get() & WAITS != 0 || bell_in(region.clone(), offset).is_none() {
+            return false;
+        }
+        let backoff = place.take().and_then(|before| {
+            let bell = before.bell()?;
+            let mut backoff = before.backoff;
+            backoff.end(&bell);
+            Some(backoff)
+        });
+        let backoff = backoff.unwrap_or_default();
+        *place = Some(Place { region: Arc::downgrade(region), offset, backoff });
         true
-    })
+    });
+    if waits != Ok(true) {
+        return false;
+    }
+    SAID.set(SAID.get() | WAITS);
+    true
 }
 
 /// Called after a round in which the lanes were polled and are pending.
@@ -88,21 +116,28 @@ pub(crate) fn after_round() {
 }
 
 /// Called when the lanes have ended. They may have been run by a lane of the same thread, among
-/// lanes that have said something before; the thread must not sleep after this round.
+/// lanes that have said something before; the thread must not sleep after this round. And the
+/// session whose bell it is may end next, and another have the bell: so it is not left armed.
 #[inline(always)]
 pub(crate) fn after_lanes() {
+    if SAID.get() & IDLE != 0 {
+        back_off(false);
+        SAID.set(SAID.get() & !IDLE);
+    }
     say_again();
 }
 
 #[inline(never)]
 fn back_off(is_idle: bool) {
-    PLACE.with_borrow_mut(|place| {
-        if let Some((bell, backoff)) = place {
+    let _ = PLACE.try_with(|place| {
+        if let Some(place) = &mut *place.borrow_mut()
+            && let Some(bell) = place.bell()
+        {
             if is_idle {
-                backoff.go_on(bell, LANES_SLEEP_MAX);
+                place.backoff.go_on(&bell, LANES_SLEEP_MAX);
                 SAID.set(IDLE);
             } else {
-                backoff.end(bell);
+                place.backoff.end(&bell);
             }
         }
     });
@@ -205,6 +240,29 @@ mod tests {
             bell.ring();
             assert!(waiting.join().expect("it does not panic") > 1);
         });
+    }
+
+    /// Waits at a bell until it is armed.
+    fn wait_until_armed(region: &Arc<Region>, offset: u64) -> bool {
+        arms(region, &[offset], false, u32::MAX)
+    }
+
+    /// Another thread may have the bell next.
+    #[test]
+    fn lanes_that_have_ended_leave_no_bell_armed() {
+        let region = region();
+        assert!(wait_until_armed(&region, 64));
+        assert_eq!(region.word(64).load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_thread_that_has_waited_keeps_no_region_mapped() {
+        let region = region();
+        assert!(wait_until_armed(&region, 64));
+        let left = Arc::downgrade(&region);
+        drop(region);
+        assert!(left.upgrade().is_none());
+        assert!(wait_until_armed(&self::region(), 64), "it can wait elsewhere");
     }
 
     #[test]
