@@ -96,8 +96,11 @@ pub struct Watch {
     notes_wait: RefCell<BTreeMap<u64, Wait>>,
     /// The former content of cleared notes, until the entry has a new generation.
     cleared: RefCell<BTreeMap<u64, u32>>,
-    /// Notes whose entries got a new generation before the store that clears them reached memory.
-    late: RefCell<BTreeSet<u64>>,
+    /// Notes whose former content says nothing when they are cleared next: their entries got a new
+    /// generation before the store that clears them reached memory, or a client whose sweep was
+    /// slow has noted a generation before over the one for which the entry is taken. With a note
+    /// and a generation: that entry was taken wrongly if the note that is cleared is this one.
+    late: RefCell<BTreeMap<u64, Option<(u32, u64)>>>,
     /// Entries whose generation may start over, by their notes.
     rested: RefCell<BTreeSet<u64>>,
     broken: RefCell<Option<String>>,
@@ -112,6 +115,11 @@ struct Wait {
     under_way: BTreeSet<(u64, u64)>,
     /// The epochs of the nodes at the beginning.
     epochs: Vec<u64>,
+}
+
+fn taken_wrongly(number: u32, slab: Slab, generation: u64, said: u32) -> String {
+    let told = format!("entry {number} of {slab:?}, of generation {generation}, was taken");
+    format!("{told} for a note that said {said}")
 }
 
 impl Watch {
@@ -325,7 +333,11 @@ impl Watch {
     /// Rule 6, for bytes that were just stored or WRITTEN into a slab's notes.
     fn noted(&self, class: Class, slab: Slab, change: Change, into: u64) -> Option<String> {
         let at = RemoteAddr::new(change.at.region(), change.at.offset() & !7);
-        let note = (self.world.load(at) >> ((change.at.offset() & 4) * 8)) as u32;
+        let half = (change.at.offset() & 4) * 8;
+        let (note, before) = ((self.world.load(at) >> half) as u32, (change.before >> half) as u32);
+        if before != 0 && before != note {
+            self.late.borrow_mut().insert(change.at.to_word(), None);
+        }
         let number = (into - SLAB_HEADER_BYTES) / 4;
         let used = self.world.load(self.map.slab_addr(slab).add(FORMATTED_OFFSET));
         (note != 0 && number >= used.min(u64::from(class.entries))).then(|| {
@@ -413,15 +425,15 @@ impl Watch {
         let word = self.world.load(RemoteAddr::new(at.region(), at.offset() & !7));
         let said = (word >> half) as u32;
         if said != 0 {
-            // A note of another generation is not the one that the owner took the entry for: it
+            // The note is the one that the owner took the entry for if it clears it. Otherwise it
             // renewed an entry that it has in use, and a client whose sweep was slow has noted the
             // generation before.
             cleared = None;
-            self.late.borrow_mut().insert(note);
+            let suspect = said != before as u32 && !self.starts_over;
+            self.late.borrow_mut().insert(note, suspect.then_some((said, before)));
         }
-        if cleared.is_some_and(|note| note != before as u32) {
-            let told = format!("entry {number} of {slab:?}, of generation {before}, was taken");
-            return Some(format!("{told} for a note that said {cleared:?}"));
+        if let Some(said) = cleared.filter(|said| *said != before as u32) {
+            return Some(taken_wrongly(number as u32, slab, before, said));
         }
         let rested = self.rested.borrow_mut().remove(&note) || has_rested;
         if now & mask < before & mask && !rested {
@@ -437,8 +449,17 @@ impl Watch {
         let word = self.world.load(RemoteAddr::new(change.at.region(), at));
         if (word >> half) as u32 == 0 {
             let before = (change.before >> half) as u32;
-            if before != 0 && !self.late.borrow_mut().remove(&change.at.to_word()) {
-                self.cleared.borrow_mut().insert(change.at.to_word(), before);
+            let late = self.late.borrow_mut().remove(&change.at.to_word());
+            match late {
+                Some(Some((said, generation))) if said == before => {
+                    let number = (into - SLAB_HEADER_BYTES) / 4;
+                    return Some(taken_wrongly(number as u32, slab, generation, said));
+                }
+                Some(None) => (),
+                _ if before != 0 => {
+                    self.cleared.borrow_mut().insert(change.at.to_word(), before);
+                }
+                _ => (),
             }
             if self.starts_over {
                 // The scrubber may free the entry while it rests; it is then parked again, as
