@@ -156,7 +156,7 @@ impl Plant {
                 Bug::DestinationStays | Bug::StatusNotReread | Bug::MoveSparesInserts,
             ) => of(Protocol::Published, &[Workload::Moves]),
             Plant::Engine(Family::Published, Bug::IdleBeforeStores) => {
-                of(Protocol::Published, &[Workload::Wraps])
+                of(Protocol::Published, &[Workload::HeldUp])
             }
             Plant::Engine(Family::Loch, Bug::NoHomeBump | Bug::NoMoveScan) => {
                 of(Protocol::Loch, &[Workload::Moves])
@@ -217,6 +217,7 @@ impl Plant {
             (_, Bug::ForgetsWhatIsUnderWay) => 14_497,
             (_, Bug::DestinationStays) => 9_623,
             (_, Bug::StatusNotReread) => 3_115,
+            (_, Bug::IdleBeforeStores) => 12_112,
             (_, Bug::BatchUnpinned) => 10_469,
             (_, Bug::BatchRestUnpinned) => 10_225,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
