@@ -52,10 +52,11 @@ pub const BATCH_DEFAULT: usize = 256;
 /// A pilaf log is replaced by a snapshot when it has grown by this many bytes.
 pub const PILAF_COMPACT_BYTES: u64 = 256 << 20;
 
-/// The longest sleep of a worker that its clients wake. It only bounds the harm if one of them dies
-/// while it wakes the worker.
+/// The first sleep of a worker that its clients wake; while nobody wakes it, the next ones double.
 pub const WORKER_REST: Duration = Duration::from_millis(100);
-/// The same for a worker with a log, which has to be written at some time.
+/// The longest of these sleeps. It only bounds the harm if a client dies while it wakes the worker.
+pub const WORKER_REST_MAX: Duration = Duration::from_secs(1);
+/// Every sleep of a worker with a log, which has to be written at some time.
 pub const WORKER_REST_WITH_LOG: Duration = Duration::from_millis(10);
 
 /// The first sleep of a worker that nobody wakes, in microseconds; the next ones double.

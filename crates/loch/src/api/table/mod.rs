@@ -209,8 +209,8 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// As [`Table::get`]. After the first error no further GETs are begun; `found` was called for
-    /// the keys before.
+    /// As [`Table::get`]. After the first error no further GETs are begun; `found` may have been
+    /// called for some of the keys, before or after the one that failed.
     pub fn get_each<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -220,7 +220,8 @@ impl Table {
     }
 
     /// Puts many pairs, with several PUTs under way at a time. Returns the versions in the order of
-    /// the pairs. Of two pairs with the same key either may win.
+    /// the pairs. Of two pairs with the same key either may win: versions are unique, but say
+    /// nothing about the order.
     ///
     /// # Errors
     /// As [`Table::put`]. After the first error no further PUTs are begun. Other PUTs may have been

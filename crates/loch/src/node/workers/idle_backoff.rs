@@ -11,7 +11,7 @@ use std::time::Duration;
 use loch_fabric::shm::{Backoff, Bell};
 
 use crate::WorkersConfig;
-use crate::limits::{WORKER_REST, WORKER_REST_WITH_LOG, WORKER_SLEEP_MIN_US};
+use crate::limits::{WORKER_REST, WORKER_REST_MAX, WORKER_REST_WITH_LOG, WORKER_SLEEP_MIN_US};
 
 /// How long a worker has been idle, and how it pauses.
 pub(super) struct IdleBackoff {
@@ -34,8 +34,10 @@ impl Sleeps {
     /// The sleeps of a worker for which all of its clients ring. A worker with a log has work that
     /// is due at some time.
     pub fn rung(has_log: bool) -> Self {
-        let rest = if has_log { WORKER_REST_WITH_LOG } else { WORKER_REST };
-        Self { first: rest, max: rest }
+        match has_log {
+            true => Self { first: WORKER_REST_WITH_LOG, max: WORKER_REST_WITH_LOG },
+            false => Self { first: WORKER_REST, max: WORKER_REST_MAX },
+        }
     }
 
     /// The sleeps of a worker that may have clients on other hosts.
@@ -94,7 +96,7 @@ mod tests {
 
     #[test]
     fn where_everybody_rings_a_sleep_is_long_but_for_what_the_log_has_to_do() {
-        assert_eq!(Sleeps::rung(false).first, WORKER_REST);
-        assert_eq!(Sleeps::rung(true).first, WORKER_REST_WITH_LOG);
+        assert_eq!(Sleeps::rung(false).max, WORKER_REST_MAX);
+        assert_eq!(Sleeps::rung(true).max, WORKER_REST_WITH_LOG);
     }
 }
