@@ -252,6 +252,8 @@ mod tests {
 
         #[test]
         fn the_checksum_notices_any_changed_byte(at in 0usize..40, flip in 1u8..) {
+            // The one bit that it leaves out: another session sets it while it pins the entry.
+            prop_assume!((at, flip) != (7, (PINNED >> 56) as u8));
             let (place, key, value) = (Place { dti: 1, offset: 144 }, [5u8; 6], [6u8; 10]);
             let h = Header::new(7, 8, 6, 10, 0);
             let good = h.checksum_of(place, &key, &value);
