@@ -151,8 +151,7 @@ fn median(pause: Duration, operation: impl Fn()) -> Duration {
 }
 
 /// A request wakes its worker, and so does what the node wants of it. Otherwise half of them would
-/// wait for 50 ms and more, which is half of the time after which a worker that rests looks by
-/// itself.
+/// wait for 50 ms and more, which is half of the first sleep of a worker that rests.
 #[test]
 fn a_request_wakes_the_worker_that_rests() {
     let dir = private_dir();

@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn where_everybody_rings_a_sleep_is_long_but_for_what_the_log_has_to_do() {
-        assert_eq!(Sleeps::rung(false).max, WORKER_REST_MAX);
-        assert_eq!(Sleeps::rung(true).max, WORKER_REST_WITH_LOG);
+        let (rung, with_log) = (Sleeps::rung(false), Sleeps::rung(true));
+        assert_eq!((rung.first, rung.max), (WORKER_REST, WORKER_REST_MAX));
+        assert_eq!((with_log.first, with_log.max), (WORKER_REST_WITH_LOG, WORKER_REST_WITH_LOG));
     }
 }
