@@ -50,10 +50,10 @@ run_pinned() {
   fi
 }
 
-# value TARGET NUMBER: a number that does not come from a workload.
+# value TARGET NUMBER [ENGINE]: a number that does not come from a workload.
 value() {
-  say "  $1: $2"
-  printf '{"target":"%s","value":%s}\n' "$1" "$2" >>"$results"
+  say "  $1${3:+, $3}: $2"
+  printf '{"target":"%s","engine":"%s","value":%s}\n' "$1" "${3:-}" "$2" >>"$results"
 }
 
 # The seconds that a node of so many GiB takes until it is ready, for each GiB and core; then the
@@ -130,7 +130,7 @@ value start "$start"
 value rest "$rest"
 for engine in ${served//,/ }; do
   node "$engine" 1
-  value rest-served "$rest"
+  value rest-served "$rest" "$engine"
 done
 
 if [ "$action" = set ]; then

@@ -107,6 +107,25 @@ fn a_slab_with_a_pinned_entry_is_not_cut_anew_and_all_others_are() {
     assert_eq!(block_on(writer.check()).unwrap().broken, Vec::<String>::new());
 }
 
+/// A pinned entry that is free is a note that a sweep finds: it must not be taken for memory that
+/// can be had, while there is other memory of other classes.
+#[test]
+fn a_pin_holds_back_its_own_entry_only() {
+    for len in [3_000, 300_000] {
+        let plan = Plan { table_bytes: 8 << 20, index_slots: 1 << 14, ..Plan::default() };
+        let cluster = TestCluster::new(plan);
+        let (reader, writer) = (cluster.client(0), cluster.client(0));
+        put(&writer, "pinned", &vec![7; len]).unwrap();
+        let pinned = pin(&reader, "pinned");
+        assert!(block_on(writer.delete(b"pinned")).unwrap());
+        let others = fill(&writer, 1_000);
+        delete_all(&writer, 1_000, others);
+        let stored = fill(&writer, len);
+        assert!(stored * len > 8 << 19, "{stored} values of {len} bytes fit");
+        assert!(bytes(&pinned) == vec![7; len]);
+    }
+}
+
 /// The last memory is pinned: that is memory that there is not, and not a race that was lost.
 #[test]
 fn without_other_memory_a_pin_is_reported_as_lack_of_memory() {

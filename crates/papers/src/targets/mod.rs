@@ -49,6 +49,10 @@ struct Row {
     /// The measurement.
     target: String,
     engine: String,
+    records: u64,
+    value_size: u64,
+    dist: String,
+    reads: f64,
     ops_per_s: f64,
     limit_share: Option<f64>,
     limit_one_share: Option<f64>,
@@ -56,6 +60,20 @@ struct Row {
     times_the_first: Option<f64>,
     /// A number that does not come from a workload.
     value: Option<f64>,
+}
+
+impl Row {
+    /// What tells the runs of a measurement apart.
+    fn run(&self) -> String {
+        match (&*self.engine, self.records) {
+            ("", _) => String::new(),
+            (engine, 0) => engine.to_owned(),
+            (engine, records) => format!(
+                "{engine}, {records} records of {} bytes, {}, {} reads",
+                self.value_size, self.dist, self.reads
+            ),
+        }
+    }
 }
 
 /// Shows the targets. The exit code is 1 if one falls below what is documented.
@@ -72,13 +90,25 @@ pub fn run(args: &TargetsArgs) -> Result<ExitCode, BenchError> {
         fs::write(document, text).map_err(BenchError::os("write the document"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let documented = args.documented.as_deref().map(rows).transpose()?;
+    let documented = args.documented.as_deref().map(documented).transpose()?;
     let (table, falls) = table(&measured, documented.as_deref());
     put_out(table.as_bytes()).map_err(BenchError::os("write the table"))?;
     for what in &falls {
-        eprintln!("loch-papers: worse than nine tenths of what the document says: {what}");
+        eprintln!("loch-papers: worse than nine tenths of the document: {what}");
     }
     Ok(ExitCode::from(u8::from(!falls.is_empty())))
+}
+
+/// What the document says, which has to be something.
+fn documented(file: &Path) -> Result<Vec<Row>, BenchError> {
+    let rows = rows(file)?;
+    if rows.is_empty() {
+        let file = file.display();
+        return Err(BenchError::usage(format!(
+            "{file} has no results to compare with: `scripts/targets.sh set` measures them"
+        )));
+    }
+    Ok(rows)
 }
 
 fn rows(file: &Path) -> Result<Vec<Row>, BenchError> {
@@ -96,78 +126,87 @@ fn parse(text: &str) -> Result<Vec<Row>, serde_json::Error> {
         .collect())
 }
 
-/// The table, and what falls below the documented results.
-fn table(measured: &[Row], documented: Option<&[Row]>) -> (String, Vec<&'static str>) {
+/// The table, and which runs fall below the documented results.
+fn table(measured: &[Row], documented: Option<&[Row]>) -> (String, Vec<String>) {
     let (mut out, mut falls) = (String::new(), Vec::new());
     let head = if documented.is_some() { " documented |" } else { "" };
     let rule = if documented.is_some() { " ---: |" } else { "" };
     let _ = writeln!(out, "| | wanted | worst run | best run |{head}");
     let _ = writeln!(out, "| --- | ---: | ---: | ---: |{rule}");
     for target in &TARGETS {
-        let seen = Seen::of(target, measured);
+        let seen = runs(target, measured);
         let _ = write!(out, "| {} | {} |", target.what, target.wanted);
-        match &seen {
-            Some(Seen { worst, best }) if target.wanted.is_met(*worst) => {
+        match worst_and_best(target, &seen) {
+            Some((worst, best)) if target.wanted.is_met(worst) => {
                 let _ = write!(out, " {worst:.2} | {best:.2} |");
             }
-            Some(Seen { worst, best }) => {
+            Some((worst, best)) => {
                 let _ = write!(out, " **{worst:.2}** | {best:.2} |");
             }
             None => out.push_str(" – | – |"),
         }
         if let Some(documented) = documented {
-            let before = Seen::of(target, documented);
-            match &before {
-                Some(Seen { worst, .. }) => {
+            let before = runs(target, documented);
+            match worst_and_best(target, &before) {
+                Some((worst, _)) => {
                     let _ = write!(out, " {worst:.2} |");
                 }
                 None => out.push_str(" – |"),
             }
-            if falls_below(target, seen, before) {
-                falls.push(target.what);
-            }
+            falls.extend(falls_below(target, &seen, &before));
         }
         out.push('\n');
     }
     (out, falls)
 }
 
-/// Whether a measurement is worse than nine tenths of an earlier one, or is missing.
-fn falls_below(target: &Target, seen: Option<Seen>, before: Option<Seen>) -> bool {
-    let Some(before) = before else { return false };
-    seen.is_none_or(|seen| match target.wanted {
-        Wanted::AtLeast(_) => seen.worst < KEPT * before.worst,
-        Wanted::AtMost(_) => seen.worst > before.worst / KEPT + SLACK,
-    })
-}
-
-/// The results of all runs of a target.
-struct Seen {
-    worst: f64,
-    best: f64,
-}
-
-impl Seen {
-    fn of(target: &Target, rows: &[Row]) -> Option<Self> {
-        let of_target: Vec<_> = rows.iter().filter(|row| row.target == target.name).collect();
-        let memcached = of_target.iter().find(|row| row.engine == "memcached");
-        let value = |row: &&Row| match target.of {
-            Of::Limit => row.limit_share,
-            Of::LimitOne => row.limit_one_share,
-            Of::Times(peers) if !peers.contains(&&*row.engine) => None,
-            Of::Times(_) => row.times_the_first.map(|times| 1.0 / times),
-            Of::Served if row.engine == "memcached" => None,
-            Of::Served => memcached.map(|peer| row.ops_per_s / peer.ops_per_s),
-            Of::Value => row.value,
+/// The runs that are worse than nine tenths of what they were, or that are missing.
+fn falls_below(target: &Target, seen: &[Run], before: &[Run]) -> Vec<String> {
+    let what = |run: &str| match run {
+        "" => target.what.to_owned(),
+        run => format!("{} ({run})", target.what),
+    };
+    let mut falls = Vec::new();
+    for (run, before) in before {
+        let is_kept = |now: f64| match target.wanted {
+            Wanted::AtLeast(_) => now >= KEPT * before,
+            Wanted::AtMost(_) => now <= before / KEPT + SLACK,
         };
-        let values: Vec<f64> = of_target.iter().filter_map(value).collect();
-        let lowest = values.iter().copied().reduce(f64::min)?;
-        let highest = values.iter().copied().fold(lowest, f64::max);
-        Some(match target.wanted {
-            Wanted::AtLeast(_) => Seen { worst: lowest, best: highest },
-            Wanted::AtMost(_) => Seen { worst: highest, best: lowest },
-        })
+        match seen.iter().find(|seen| seen.0 == *run) {
+            Some((_, now)) if is_kept(*now) => (),
+            Some((_, now)) => falls.push(format!("{}: {now:.2}, was {before:.2}", what(run))),
+            None => falls.push(format!("{}: not measured, was {before:.2}", what(run))),
+        }
     }
+    falls
+}
+
+/// A run of a target, and its number.
+type Run = (String, f64);
+
+/// The runs of a target.
+fn runs(target: &Target, rows: &[Row]) -> Vec<Run> {
+    let of_target: Vec<_> = rows.iter().filter(|row| row.target == target.name).collect();
+    let memcached = of_target.iter().find(|row| row.engine == "memcached");
+    let value = |row: &Row| match target.of {
+        Of::Limit => row.limit_share,
+        Of::LimitOne => row.limit_one_share,
+        Of::Times(peers) if !peers.contains(&&*row.engine) => None,
+        Of::Times(_) => row.times_the_first.map(|times| 1.0 / times),
+        Of::Served if row.engine == "memcached" => None,
+        Of::Served => memcached.map(|peer| row.ops_per_s / peer.ops_per_s),
+        Of::Value => row.value,
+    };
+    of_target.iter().filter_map(|row| Some((row.run(), value(row)?))).collect()
+}
+
+fn worst_and_best(target: &Target, runs: &[Run]) -> Option<(f64, f64)> {
+    let numbers = || runs.iter().map(|run| run.1);
+    let (lowest, highest) = (numbers().reduce(f64::min)?, numbers().reduce(f64::max)?);
+    Some(match target.wanted {
+        Wanted::AtLeast(_) => (lowest, highest),
+        Wanted::AtMost(_) => (highest, lowest),
+    })
 }
 
 /// The document with the table between its two lines.

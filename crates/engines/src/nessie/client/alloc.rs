@@ -20,7 +20,7 @@
 //!    between that look and the store: until the epoch ends, the slab is not cut anew.
 //! 5. An entry that a session has pinned is not taken ([`super::pins`], invariant 2).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use loch_fabric::{Fabric, FabricError, RemoteAddr};
 
@@ -73,10 +73,9 @@ pub(in crate::nessie) struct List {
     pub parked: Vec<Parked>,
     /// Entries that have waited long enough.
     rested: Vec<Parked>,
-    /// Free entries that were passed over in this attempt because they are pinned.
-    pinned: Vec<Entry>,
-    /// Whether there were such entries in the last attempt, and no others.
-    pub only_pinned: bool,
+    /// Free entries that somebody had pinned when they were looked at last. They are tried when
+    /// there are no others, so that those that stay pinned cost the others nothing.
+    pinned: BTreeSet<Entry>,
 }
 
 /// A free entry that rests, with its generation and the floor of its slab. If one of them changes,
@@ -211,12 +210,7 @@ impl Allocator {
     ) -> Result<Option<Own>, FabricError> {
         let rests = class.entry_bytes <= QUARANTINE_ENTRY_BYTES_MAX;
         let quarantine = rests.then_some(self.quarantine);
-        let list = self.list(class);
-        let taken = list.take(owner, quarantine)?;
-        if !list.pinned.is_empty() {
-            list.put_off_pinned(taken.is_none());
-        }
-        Ok(taken)
+        self.list(class).take(owner, quarantine)
     }
 }
 
@@ -231,8 +225,7 @@ impl List {
             recent: VecDeque::new(),
             parked: Vec::new(),
             rested: Vec::new(),
-            pinned: Vec::new(),
-            only_pinned: false,
+            pinned: BTreeSet::new(),
         }
     }
 
@@ -261,32 +254,49 @@ impl List {
                 }
                 None => match self.take_fresh(owner)? {
                     Some(own) => return Ok(Some(own)),
-                    None if self.recent.is_empty() => return Ok(None),
+                    None if self.recent.is_empty() => return self.take_unpinned(owner),
                     None => self.pop_recent(),
                 },
             };
-            let Some(generation) = self.check(owner, entry)? else {
-                continue;
-            };
-            let next = next_generation(generation);
-            let mask = owner.map.codec.gen_mask();
-            if next & mask < generation & mask && !planted::is(Bug::NoRestAtWrap) {
-                self.park(owner, entry, generation)?;
-                continue;
+            if let Some(own) = self.take_listed(owner, entry)? {
+                return Ok(Some(own));
             }
-            return owner.claim(&self.class, entry, next).map(Some);
         }
     }
 
-    /// Lists the pinned entries again, as those that are tried last. If there were no others, they
-    /// are forgotten instead: a sweep finds them by their notes.
-    #[cold]
-    fn put_off_pinned(&mut self, only_pinned: bool) {
-        self.only_pinned = only_pinned;
-        let pinned = self.pinned.drain(..);
-        if !only_pinned {
-            pinned.for_each(|entry| self.recent.push_front(entry));
+    /// Takes a listed entry, unless it cannot be taken or has to rest.
+    #[inline(always)]
+    fn take_listed<F: Fabric>(
+        &mut self,
+        owner: Owner<'_, F>,
+        entry: Entry,
+    ) -> Result<Option<Own>, FabricError> {
+        let Some(generation) = self.check(owner, entry)? else {
+            return Ok(None);
+        };
+        let next = next_generation(generation);
+        let mask = owner.map.codec.gen_mask();
+        if next & mask < generation & mask && !planted::is(Bug::NoRestAtWrap) {
+            self.park(owner, entry, generation)?;
+            return Ok(None);
         }
+        owner.claim(&self.class, entry, next).map(Some)
+    }
+
+    /// Takes one of the entries that were pinned, if its pins have ended.
+    #[cold]
+    fn take_unpinned<F: Fabric>(
+        &mut self,
+        owner: Owner<'_, F>,
+    ) -> Result<Option<Own>, FabricError> {
+        let mut pinned = std::mem::take(&mut self.pinned);
+        while let Some(entry) = pinned.pop_first() {
+            if let Some(own) = self.take_listed(owner, entry)? {
+                self.pinned.append(&mut pinned);
+                return Ok(Some(own));
+            }
+        }
+        Ok(None)
     }
 
     /// Takes an entry that has rested for long enough (invariant 3).
@@ -352,7 +362,7 @@ impl List {
         let at = owner.at(&self.class, entry);
         let held = is_pinned(owner.fabric, owner.map, at)? && !planted::is(Bug::PinIgnored);
         if held {
-            self.pinned.push(entry);
+            self.pinned.insert(entry);
         }
         Ok(held)
     }
@@ -411,9 +421,19 @@ impl List {
         }
     }
 
-    /// Lists an entry whose note is set.
-    pub fn add_free(&mut self, entry: Entry) {
-        self.free.push(entry);
+    /// Lists an entry whose note is set. Returns false if it is known as pinned: then it is no
+    /// entry that can be had.
+    pub fn add_free(&mut self, entry: Entry) -> bool {
+        let is_new = !self.pinned.contains(&entry);
+        if is_new {
+            self.free.push(entry);
+        }
+        is_new
+    }
+
+    /// Whether free entries are known that cannot be had because they are pinned.
+    pub fn has_pinned(&self) -> bool {
+        !self.pinned.is_empty()
     }
 
     /// Lists an entry that was freed a moment ago.
@@ -641,7 +661,7 @@ mod tests {
         for number in 0..5 {
             table.set_note(class, entry(number), note_of(FLOOR + 1));
         }
-        (3..5).for_each(|number| alloc.list(class).add_free(entry(number)));
+        (3..5).for_each(|number| assert!(alloc.list(class).add_free(entry(number))));
         (0..3).for_each(|number| alloc.list(class).add_recent(entry(number)));
         let unused = class.entries - 1;
         assert_eq!(table.numbers(&mut alloc, class), [2, 1, 0, 4, 3, unused]);
@@ -664,17 +684,21 @@ mod tests {
             table.set_note(class, entry(number), note_of(FLOOR + 1));
             alloc.list(class).add_free(entry(number));
         }
+        table.set_note(class, entry(3), note_of(FLOOR + 1));
+        alloc.list(class).add_recent(entry(3));
         // The last of them is the one that would be taken first.
         pin(Some(2));
         assert_eq!(table.take(&mut alloc, class).unwrap().entry, entry(1));
         pin(None);
-        assert_eq!(table.numbers(&mut alloc, class), [0, 2]);
-        assert!(!alloc.list(class).only_pinned);
+        assert_eq!(table.numbers(&mut alloc, class), [0, 3, 2]);
+        assert!(!alloc.list(class).has_pinned());
         table.set_generation(class, entry(0), (FLOOR + 3) | PINNED);
         table.set_note(class, entry(0), note_of(FLOOR + 3));
         alloc.list(class).add_recent(entry(0));
         pin(Some(0));
-        assert!(table.take(&mut alloc, class).is_none() && alloc.list(class).only_pinned);
+        assert!(table.take(&mut alloc, class).is_none() && alloc.list(class).has_pinned());
+        assert!(!alloc.list(class).add_free(entry(0)), "a sweep must not count on it");
+        assert!(alloc.list(class).add_free(entry(1)));
         assert_eq!(table.entry(class, entry(0)), ((FLOOR + 3) | PINNED, note_of(FLOOR + 3)));
     }
 

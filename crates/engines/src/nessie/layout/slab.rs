@@ -56,7 +56,7 @@ pub struct Slab {
 }
 
 /// An entry of a slab.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     /// The slab.
     pub slab: Slab,

@@ -16,6 +16,8 @@ use crate::nessie::layout::slab::Class;
 
 /// The number of resting entries that is worth a grace period while there is still memory.
 const PARKED_ENTRIES: usize = 256;
+/// The pause between two looks for memory when only pinned entries are free.
+const PIN_POLL_US: u64 = 1_000;
 
 impl<F: Fabric> Client<F> {
     /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: only that
@@ -28,7 +30,7 @@ impl<F: Fabric> Client<F> {
         entry_len: usize,
     ) -> Result<(Own, Pin<'_, F>), EngineError> {
         let class = self.map.classes.of(entry_len);
-        let (mut until, mut has_pinned) = (None, false);
+        let mut until = None;
         let mut sweep = true;
         loop {
             let epoch = self.session.pin(&self.fabric)?;
@@ -37,20 +39,26 @@ impl<F: Fabric> Client<F> {
                 return Ok((own, epoch));
             }
             drop(epoch);
-            has_pinned |= std::mem::take(&mut self.alloc.borrow_mut().list(class).only_pinned);
-            // The room was one that others always take first, that is pinned, or that only damaged
-            // notes promise.
+            // The room was one that others always take first, or that only damaged notes promise.
             let now = self.fabric.now_us();
-            if now > *until.get_or_insert(now + self.timeout_us) {
-                return Err(match has_pinned {
-                    true => self.out_of_memory(class),
-                    false => EngineError::Timeout { timeout_us: self.timeout_us },
-                });
+            let is_late = now > *until.get_or_insert(now + self.timeout_us);
+            match self.make_room(class, sweep).await {
+                // Pins mostly end soon.
+                Err(EngineError::OutOfMemory { .. }) if !is_late && self.has_pinned(class) => {
+                    self.fabric.pause(PIN_POLL_US).await;
+                }
+                Ok(()) if is_late => {
+                    return Err(EngineError::Timeout { timeout_us: self.timeout_us });
+                }
+                made => made?,
             }
-            self.make_room(class, sweep).await?;
             // If a sweep finds entries that cannot be taken, the next round does not sweep.
             sweep = !sweep;
         }
+    }
+
+    fn has_pinned(&self, class: Class) -> bool {
+        self.alloc.borrow_mut().list(class).has_pinned()
     }
 
     /// Makes room for entries of a class, or fails if there is no room. With `sweep` it tries the

@@ -125,8 +125,7 @@ impl<F: Fabric> Client<F> {
         let mut found = 0;
         for (number, note) in notes.chunks_exact(4).enumerate() {
             if note != [0; 4] {
-                list.add_free(Entry { slab, number: number as u32 });
-                found += 1;
+                found += u32::from(list.add_free(Entry { slab, number: number as u32 }));
             }
         }
         Ok(found)

@@ -91,6 +91,8 @@ impl Sessions {
             let word = |field| sessions.word(slot, field).load(Ordering::Acquire);
             let incarnation = word(INCARNATION);
             if incarnation == 0 {
+                // Its client may have freed it while the node was down, and left its pins.
+                sessions.clear_pins(slot);
                 continue;
             }
             let process = Process { pid: word(PID) as u32, started: word(STARTED) };
@@ -368,6 +370,30 @@ mod tests {
         assert!(restarted.live().contains(&(kept.incarnation as u32)));
         assert_eq!(restarted.processes(), HashSet::from([Process::own()]));
         assert_eq!(node.client_sessions_taken(), Some(1));
+    }
+
+    /// However a session ends, its pins hold nothing back any more; those of others stay.
+    #[test]
+    fn the_pins_of_a_session_end_before_its_slot_has_another() {
+        let node = node(8);
+        let (sessions, _) = Sessions::restore(&node, false);
+        let own = Process::own();
+        let pins = |session: SessionId| {
+            node.region().word(pins_offset(node.header.sessions, session.slot))
+        };
+        let pinned = |process| {
+            let session = sessions.open(process).unwrap();
+            pins(session).store(7, Ordering::Relaxed);
+            session
+        };
+        let holds = |session| pins(session).load(Ordering::Relaxed) == 7;
+        let (kept, freed, dead) = (pinned(own), pinned(own), pinned(GONE));
+        free_own_slot(node.region(), freed);
+        let (sessions, _) = Sessions::restore(&node, false);
+        assert_eq!([kept, freed, dead].map(holds), [true, false, false]);
+        free_own_slot(node.region(), kept);
+        assert_eq!(sessions.open(own).unwrap().slot, kept.slot);
+        assert!(!holds(kept));
     }
 
     #[test]
