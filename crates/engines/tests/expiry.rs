@@ -1,4 +1,4 @@
-//! A DELETE of a value whose time comes while the DELETE is under way, found by the simulation
+//! Values that expire. First a DELETE of one whose time comes meanwhile, found by the simulation
 //! (`expiry 176`, `expiry --protocol published 177`): its client stood still between the CAS that
 //! removed the value and the look at the clock. It said that there was no value, but others had
 //! seen it until then, and missed it before its time.
@@ -68,6 +68,31 @@ fn a_delete_counts_a_value_that_expires_while_it_is_removed() {
     block_on(client.put(b"k", b"value", options())).unwrap();
     now_ms.set(EXPIRES_MS);
     assert!(!block_on(client.delete(b"k")).unwrap());
+}
+
+/// A batch takes the usual path with plain values only: of others it does not know when they end.
+#[test]
+fn a_batch_knows_when_a_value_expires() {
+    let cluster = TestCluster::new(Plan::default());
+    let client = cluster.client(0);
+    let later = client.fabric().wall_ms() + 1_000_000;
+    for (key, expires_at_ms) in [("ever", None), ("later", Some(later)), ("over", Some(1))] {
+        let value = key.as_bytes();
+        block_on(client.put(key.as_bytes(), value, PutOptions { expires_at_ms })).unwrap();
+    }
+    let keys = ["ever", "later", "over"];
+    let mut seen = [None; 3];
+    block_on(client.get_many(&keys, |key, found| {
+        seen[key] = found.map(|found| (found.value == keys[key].as_bytes(), found.expires_at_ms));
+    }))
+    .unwrap();
+    assert_eq!(seen, [Some((true, None)), Some((true, Some(later))), None]);
+    let mut contained = [false; 3];
+    block_on(client.contains_many(&keys, |key, is_there| contained[key] = is_there)).unwrap();
+    assert_eq!(contained, [true, true, false]);
+    let mut deleted = [false; 3];
+    block_on(client.delete_many(&keys, |key, was_there| deleted[key] = was_there)).unwrap();
+    assert_eq!(deleted, [true, true, false]);
 }
 
 #[test]

@@ -44,7 +44,8 @@ pub enum Error {
     /// The value is longer than the table allows.
     #[error(
         "the value has {}, table {table:?} takes up to {} with this key: declare it \
-         with a larger value_max, or with another engine if this one takes no more",
+         with a larger value_max, which may need more memory, or with another engine if this \
+         one takes no more",
         InWords(*len),
         InWords(*max)
     )]

@@ -711,8 +711,10 @@ mod tests {
         let class = table.class(200);
         let last = table.map.codec.gen_mask();
         type Change = fn(&Table, Class);
-        let changes: [(Change, bool); 4] = [
+        let changes: [(Change, bool); 5] = [
             (|_, _| (), true),
+            // A pin that came and went is no use of the entry.
+            (|t, class| t.set_generation(class, entry(0), t.map.codec.gen_mask() | PINNED), true),
             (|table, class| table.lease_to(SLAB, class, 9), false),
             (|table, class| table.set_generation(class, entry(0), 0x1234), false),
             // The chunks were cut anew, and the bytes at the entry's place happen to be the same.

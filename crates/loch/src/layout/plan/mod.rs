@@ -344,11 +344,15 @@ fn shares(tables: &[TableConfig], room: u64, memory: ByteSize) -> Result<Vec<u64
     let claimed = tables.iter().filter_map(|t| t.memory).map(ByteSize::bytes);
     let claimed = claimed.fold(0, u64::saturating_add);
     let Some(rest) = room.checked_sub(claimed) else {
+        let claim = |table: &TableConfig| Some(format!("{} {}", table.name, table.memory?));
+        let claims: Vec<_> = tables.iter().filter_map(claim).collect();
         return Err(Error::config(
             "memory",
             format!(
-                "the tables claim {}, and of {memory} there are {} for tables",
+                "the tables claim {} ({}), and of {memory} there are {} for tables: give the node \
+                 more memory, or the tables less",
                 InWords(claimed),
+                claims.join(", "),
                 InWords(room)
             ),
         ));
