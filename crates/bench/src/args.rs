@@ -5,12 +5,14 @@
 //! `loch bench`, which measures Loch's engines and peers.
 
 use clap::Args;
-use loch::ByteSize;
 use loch::limits::PINS_MAX;
+use loch::{ByteSize, SHARED_OVER_VERBS};
 
 use crate::check::{check_servers, check_table};
 use crate::error::BenchError;
-use crate::options::{AttachOptions, KEY_PREFIX, ReadMode, ServerOptions, Switch, TableOptions};
+use crate::options::{
+    AttachOptions, Connections, KEY_PREFIX, ReadMode, ServerOptions, Switch, TableOptions,
+};
 use crate::rate::Rate;
 use crate::spec::{
     Dist, KEY_SIZE_MAX, KEY_SIZE_MIN, LANES_MAX, PROCESSES_MAX, RECORDS_MAX, Spec, Stop,
@@ -70,6 +72,11 @@ pub struct WorkloadArgs {
     /// Operations every client keeps outstanding
     #[arg(long, value_name = "L", default_value_t = 16)]
     pub lanes: usize,
+    /// The owner of the connections to the nodes: each client has its own, or the clients of a host
+    /// share one to each node, which --fabric sim alone can do
+    #[arg(long, value_enum, value_name = "OWNER", default_value = "client")]
+    #[arg(hide_short_help = true)]
+    pub connections: Connections,
     /// Hand the operations that a client keeps outstanding to the table as batches of that many, by
     /// get_each and put_many, where the engine does batches together (kv-direct: GETs or PUTs
     /// alone); off: as that many lanes
@@ -179,6 +186,7 @@ impl WorkloadArgs {
             nodes: self.nodes.unwrap_or(1),
             clients: self.clients,
             lanes: self.lanes,
+            connections: self.connections,
             batch_api: self.batch_api.into(),
             read_mode: self.read_mode,
             records: self.records,
@@ -223,6 +231,7 @@ impl WorkloadArgs {
         if let Some(rate) = spec.rate {
             check_rate(rate, &spec)?;
         }
+        check_connections(&spec)?;
         check_servers(&spec, systems)?;
         check_table(&spec, systems)?;
         Ok(spec)
@@ -260,6 +269,16 @@ fn check_rate(rate: Rate, spec: &Spec) -> Result<(), BenchError> {
         return Ok(());
     };
     Err(BenchError::usage(format!("--rate {rate}: {problem}")))
+}
+
+/// Checks that the fabric has connections that can be shared.
+fn check_connections(spec: &Spec) -> Result<(), BenchError> {
+    let problem = match (spec.connections, spec.fabric) {
+        (Connections::Client, _) | (_, Fabric::Sim) => return Ok(()),
+        (_, Fabric::Shm) => "clients reach shared memory without connections",
+        (_, Fabric::Verbs) => SHARED_OVER_VERBS,
+    };
+    Err(BenchError::usage(format!("--connections host: {problem}: add --fabric sim, or drop it")))
 }
 
 /// Refuses options that do not fit a running cluster.

@@ -165,6 +165,16 @@ pub struct ServerOptions {
     pub client_hosts: u32,
 }
 
+/// The owner of the connections to the nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Connections {
+    /// Each client has its own.
+    Client,
+    /// The clients of a host share one to each node.
+    Host,
+}
+
 /// How values are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

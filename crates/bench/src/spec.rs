@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::options::{Attach, ReadMode, ServerOptions, TableOptions};
+use crate::options::{Attach, Connections, ReadMode, ServerOptions, TableOptions};
 use crate::rate::Rate;
 use crate::system::{Engine, Fabric, Hardware, Peer};
 
@@ -65,6 +65,8 @@ pub struct Spec {
     pub clients: u32,
     /// Outstanding operations of a client.
     pub lanes: usize,
+    /// The owner of the connections to the nodes.
+    pub connections: Connections,
     /// Whether outstanding operations are handed over as batches.
     pub batch_api: bool,
     /// How values are read.

@@ -65,8 +65,10 @@ pub use api::value::{Value, ValueRef, Version};
 pub use client::counters::Counters;
 pub use client::options::ConnectOptions;
 pub use error::{Error, Result};
+#[doc(hidden)]
+pub use layout::config::SHARED_OVER_VERBS;
 pub use layout::config::{
-    EmbeddedConfig, FabricKind, NodeConfig, TlsConfig, WorkersConfig, default_socket,
+    Connections, EmbeddedConfig, FabricKind, NodeConfig, TlsConfig, WorkersConfig, default_socket,
 };
 pub use layout::declaration::TableConfig;
 pub use layout::table_info::TableInfo;

@@ -110,20 +110,23 @@ impl Cluster {
         }
     }
 
-    /// A new client on a node's host.
-    pub fn attach(&self, home: RegionId) -> (Seat, Client) {
+    /// A new client on a node's host, which may share the connections of its host's clients.
+    pub fn attach(&self, home: RegionId, shares: bool) -> (Seat, Client) {
         let is_free = |slot: &u32| self.world.load(session_addr(home, *slot)) == 0;
         let slot = (AGENT_SLOT + 1..=SESSIONS).find(is_free);
-        self.attach_at(home, slot.expect("a node has more slots than clients"))
+        self.attach_at(home, slot.expect("a node has more slots than clients"), shares)
     }
 
-    fn attach_at(&self, home: RegionId, slot: u32) -> (Seat, Client) {
+    fn attach_at(&self, home: RegionId, slot: u32, shares: bool) -> (Seat, Client) {
         let incarnation = self.incarnations.get();
         self.incarnations.set(incarnation + 1);
         let at = session_addr(home, slot);
         self.world.store(at, incarnation);
         self.world.store(at.add(8), 0);
         let process = self.world.add_process(home);
+        if shares {
+            self.world.share_connections(process);
+        }
         self.watch.joins(process, incarnation);
         let access = Access {
             session: Session::new(home, slot, incarnation),
@@ -188,7 +191,7 @@ impl Cluster {
         if let Some(last) = last {
             self.bury(last, true);
         }
-        let (seat, client) = self.attach_at(home, AGENT_SLOT);
+        let (seat, client) = self.attach_at(home, AGENT_SLOT, false);
         self.seats.borrow_mut()[home.0 as usize] = Some(seat);
         let (agent, map) = (self.agents[home.0 as usize].clone(), self.map.clone());
         agent.ended.set(false);

@@ -15,6 +15,9 @@ pub enum Plant {
     Engine(Family, Bug),
     /// A dead client's connections are not cut off before its place is given away.
     NoFence,
+    /// A fence does nothing to a client that shares its host's connections: they live on, and so do
+    /// the client's keys.
+    KeysOutliveFences,
     /// A node's own atomics are executed by its processor, beside those of its card.
     CpuAtomics,
 }
@@ -38,7 +41,11 @@ impl Family {
     /// The subjects in which its bugs are looked for, in turn.
     fn subjects(self) -> Vec<Subject> {
         match self {
-            Family::Loch => Kind::all(Protocol::Loch).into_iter().map(Subject::Nessie).collect(),
+            Family::Loch => {
+                // The rules of the engine are the same whoever shares connections.
+                let kinds = Kind::all(Protocol::Loch).into_iter();
+                kinds.filter(|kind| kind.workload != Workload::Hosts).map(Subject::Nessie).collect()
+            }
             Family::Published => {
                 Kind::all(Protocol::Published).into_iter().map(Subject::Nessie).collect()
             }
@@ -139,7 +146,7 @@ impl Plant {
         };
         let engines = Family::ALL.into_iter().flat_map(of);
         let engines = engines.map(|(family, bug)| Plant::Engine(family, bug));
-        engines.chain([Plant::NoFence, Plant::CpuAtomics]).collect()
+        engines.chain([Plant::NoFence, Plant::KeysOutliveFences, Plant::CpuAtomics]).collect()
     }
 
     /// The subject that a seed runs to find the bug: all subjects with the rule in turn, unless
@@ -200,6 +207,7 @@ impl Plant {
                 of(Protocol::Loch, &[Workload::Scarce, Workload::Wraps])
             }
             Plant::Engine(family, _) => family.subjects(),
+            Plant::KeysOutliveFences => of(Protocol::Loch, &[Workload::Hosts]),
             Plant::NoFence | Plant::CpuAtomics => Family::Loch.subjects(),
         };
         subjects[(seed % subjects.len() as u64) as usize]
@@ -238,6 +246,7 @@ impl Plant {
         let sabotage = Sabotage {
             no_fence: matches!(self, Plant::NoFence),
             cpu_atomics: matches!(self, Plant::CpuAtomics),
+            keys_outlive_fences: matches!(self, Plant::KeysOutliveFences),
         };
         if let Plant::Engine(_, bug) = self {
             plant(Some(bug))?;

@@ -31,6 +31,8 @@ pub struct Sabotage {
     /// Atomics on a node's own memory are executed by its processor, though the table's network
     /// card has atomics of its own.
     pub cpu_atomics: bool,
+    /// A fence leaves the keys of a client valid that shares its host's connections.
+    pub keys_outlive_fences: bool,
 }
 
 /// Runs one seed.
@@ -65,8 +67,8 @@ struct Run {
     graves: Vec<(u64, Seat)>,
     down: Option<(RegionId, u64)>,
     cut: Option<(RegionId, RegionId, u64)>,
-    /// The times of the next kill, cut and crash.
-    next_ns: [u64; 3],
+    /// The times of the next kill, cut, crash and misuse of a connection.
+    next_ns: [u64; 4],
     report: Report,
 }
 
@@ -87,7 +89,8 @@ impl Run {
         let setting = workload.setting(&mut random);
         let setting = Rc::new(Setting { appends: APPENDING.contains(&(seed % 7)), ..setting });
         let cluster = Cluster::new(random.random(), &setting);
-        cluster.world.set_faults(Faults { cpu_atomics: sabotage.cpu_atomics, ..setting.faults });
+        let Sabotage { cpu_atomics, keys_outlive_fences, .. } = sabotage;
+        cluster.world.set_faults(Faults { cpu_atomics, keys_outlive_fences, ..setting.faults });
         let notes = Rc::new(Notes::new(cluster.world.clone()));
         let clients = (0..setting.clients as u32).map(|number| Slot {
             number,
@@ -107,7 +110,7 @@ impl Run {
             graves: Vec::new(),
             down: None,
             cut: None,
-            next_ns: [0; 3],
+            next_ns: [0; 4],
             report: Report::default(),
         }
     }
@@ -147,7 +150,8 @@ impl Run {
 
     fn start(&mut self, index: usize) {
         let node = RegionId((index % self.setting.table.nodes as usize) as u8);
-        let (seat, client) = self.cluster.attach(node);
+        let (seat, client) =
+            self.cluster.attach(node, self.setting.shared_misuse_every_us.is_some());
         let client = Rc::new(client);
         self.cluster.watch.remembers(seat.home, &client);
         self.cluster.world.make_mortal(seat.process);
@@ -183,7 +187,8 @@ impl Run {
             run.borrow_mut().disturb();
         }
         // No more faults happen from now on.
-        world.set_faults(Faults::default());
+        let keys_outlive_fences = run.borrow().sabotage.keys_outlive_fences;
+        world.set_faults(Faults { keys_outlive_fences, ..Faults::default() });
         run.borrow_mut().mend(u64::MAX);
         run.borrow_mut().dig(u64::MAX);
         run.borrow().cluster.end_agents();
@@ -321,6 +326,13 @@ impl Run {
                 self.cluster.world.kill(seat.process);
             }
         }
+        if self.strikes(3, self.setting.shared_misuse_every_us.unwrap_or(0)) {
+            let index = self.random.random_range(0..self.clients.len());
+            let node = RegionId(self.random.random_range(0..nodes) as u8);
+            if let Some(seat) = self.clients[index].seat {
+                self.cluster.world.misuse_connection(seat.process, node);
+            }
+        }
         if nodes > 1 && self.cut.is_none() && self.strikes(1, self.setting.cut_every_us) {
             let (a, b) = (self.random.random_range(0..nodes), self.random.random_range(0..nodes));
             let (a, b) = (RegionId(a as u8), RegionId(b as u8));
@@ -365,7 +377,7 @@ impl Run {
         let result = Rc::new(RefCell::new(None));
         let seat = {
             let run = run.borrow();
-            let (seat, client) = run.cluster.attach(RegionId(0));
+            let (seat, client) = run.cluster.attach(RegionId(0), false);
             let (into, notes, setting) = (result.clone(), run.notes.clone(), run.setting.clone());
             world.start(seat.process, async move {
                 let looked = look(&client, &notes, &setting).await;

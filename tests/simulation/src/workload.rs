@@ -4,8 +4,9 @@
 //! profile anew ("swarm testing"): a mixture that always contains everything hides failures that
 //! only a part of it would show.
 
+mod variants;
+
 use clap::ValueEnum;
-use loch_engines::limits::DATA_TABLE_BYTES_MAX;
 use loch_engines::nessie::geometry::{self, Options};
 use loch_fabric::sim::{Faults, Profile};
 use rand::{Rng, RngExt};
@@ -44,6 +45,9 @@ pub enum Workload {
     /// Values that are read in place, on one host, while their keys are changed, deleted and moved,
     /// beside the work of the other workloads. Loch's protocol alone has pins.
     Pins,
+    /// The work of other workloads by clients that share their host's connections, which break for
+    /// all of them when a client dies while it posts, or uses a key that a node refuses.
+    Hosts,
 }
 
 /// By which rules the clients go.
@@ -130,6 +134,8 @@ pub struct Setting {
     pub cut_every_us: u64,
     pub crash_every_us: u64,
     pub kill_every_us: u64,
+    /// If the clients of a host share its connections: mean time between two wrong keys on them.
+    pub shared_misuse_every_us: Option<u64>,
 }
 
 /// The lengths of clients' sessions.
@@ -169,7 +175,7 @@ impl Kind {
     /// All kinds of a protocol.
     pub fn all(protocol: Protocol) -> Vec<Kind> {
         let is_of = |workload: &Workload| {
-            let is_own = matches!(workload, Workload::Batches | Workload::Pins);
+            let is_own = matches!(workload, Workload::Batches | Workload::Pins | Workload::Hosts);
             protocol == Protocol::Loch || !is_own
         };
         let workloads = Workload::ALL.into_iter().filter(is_of);
@@ -209,7 +215,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 12] = [
+    pub const ALL: [Workload; 13] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,
@@ -222,6 +228,7 @@ impl Workload {
         Self::Coarse,
         Self::Batches,
         Self::Pins,
+        Self::Hosts,
     ];
 
     /// Its name on the command line.
@@ -239,6 +246,7 @@ impl Workload {
             Workload::Coarse => "coarse",
             Workload::Batches => "batches",
             Workload::Pins => "pins",
+            Workload::Hosts => "hosts",
         }
     }
 
@@ -249,9 +257,10 @@ impl Workload {
             Self::Wraps => wraps(Self::Hot.usual(random), random),
             Self::HeldUp => held_up(Self::Hot.usual(random), random),
             Self::Expiry => expiry(Self::Hot.usual(random), random),
-            Self::Coarse => coarse(random),
-            Self::Batches => batches(random),
-            Self::Pins => pins(random),
+            Self::Coarse => variants::coarse(random),
+            Self::Batches => variants::batches(random),
+            Self::Pins => variants::pins(random),
+            Self::Hosts => variants::hosts(random),
             _ => self.usual(random),
         }
     }
@@ -285,8 +294,7 @@ impl Workload {
             batched_reads: pick(random, one_host),
             checksums: !one_host,
         };
-        let faults = faults(random);
-        let clients = random.random_range(3..=5);
+        let (faults, clients) = (faults(random), random.random_range(3..=5));
         let lanes = if random.random_bool(0.7) { 1 } else { random.random_range(2..=3) };
         Setting {
             profile,
@@ -330,6 +338,7 @@ impl Workload {
             cut_every_us: sometimes(random, 0.3, 1_000),
             crash_every_us: sometimes(random, 0.15, 4_000),
             kill_every_us: sometimes(random, 0.3, 400),
+            shared_misuse_every_us: None,
         }
     }
 
@@ -344,7 +353,8 @@ impl Workload {
             | Workload::Expiry
             | Workload::Coarse
             | Workload::Batches
-            | Workload::Pins => (2, 4, 16),
+            | Workload::Pins
+            | Workload::Hosts => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
                 let slots = u64::from(buckets) * slots_of_buckets;
@@ -503,51 +513,6 @@ fn expiry(usual: Setting, random: &mut impl Rng) -> Setting {
     setting.deletes = 1;
     setting.faults.wall_skew_ms = random.random_range(0..=2);
     setting.lives = Some(Lives { long: 1, ops_max: 20 });
-    setting
-}
-
-/// The work of another workload in a table with the addresses of the largest one: entries begin at
-/// multiples of 128 bytes and more.
-fn coarse(random: &mut impl Rng) -> Setting {
-    let others = [Workload::Hot, Workload::Full, Workload::Reuse, Workload::Long];
-    let mut setting = others[random.random_range(0..others.len())].usual(random);
-    setting.table.addresses_of = Some(DATA_TABLE_BYTES_MAX);
-    setting
-}
-
-/// Batches beside the work of another workload, where memory is near.
-fn batches(random: &mut impl Rng) -> Setting {
-    use Workload::{Expiry, Full, HeldUp, Hot, Moves, Reuse, Scarce, Wraps};
-    let others = [Hot, Full, Reuse, Moves, Scarce, Wraps, HeldUp, Expiry];
-    let mut setting = others[random.random_range(0..others.len())].setting(random);
-    setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
-    let options = &mut setting.table.options;
-    (options.cache, options.batched_reads, options.checksums) = (Some(false), Some(false), false);
-    setting.batches = random.random_range(0.2..0.8);
-    setting.keys = setting.keys.max(3);
-    if random.random_bool(0.3) {
-        // Answers are held up for as long as a generation takes to start over.
-        setting.table.gen_bits = Some(random.random_range(1..=2));
-        (setting.quarantine, setting.value_bytes) = (0, SHORT);
-        let faults = &mut setting.faults;
-        (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
-    }
-    setting
-}
-
-/// Values that are read in place beside the work of another workload, where memory is near.
-fn pins(random: &mut impl Rng) -> Setting {
-    use Workload::{Expiry, HeldUp, Hot, Long, Moves, Reuse, Scarce, Wraps};
-    let others = [Hot, Reuse, Long, Moves, Scarce, Wraps, HeldUp, Expiry];
-    let mut setting = others[random.random_range(0..others.len())].setting(random);
-    setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
-    setting.table.options.checksums = false;
-    setting.pins = random.random_range(0.1..0.6);
-    if random.random_bool(0.3) {
-        // Freed entries are used at once, by stores that are late.
-        setting.quarantine = 0;
-        (setting.faults.slow_stores, setting.faults.store_ns) = (0.5, 20_000);
-    }
     setting
 }
 

@@ -124,6 +124,17 @@ fn a_running_cluster_is_what_it_is() {
 }
 
 #[test]
+fn connections_are_shared_in_the_simulator_alone() {
+    assert_eq!(spec("").unwrap().connections, Connections::Client);
+    assert_eq!(spec("--fabric sim --connections host").unwrap().connections, Connections::Host);
+    for (fabric, reason) in [("shm", "without connections"), ("verbs", "fence")] {
+        let error = spec(&format!("--fabric {fabric} --connections host")).expect_err(fabric);
+        assert!(error.contains("--connections") && error.contains(reason), "{error}");
+        assert!(error.contains("--fabric sim"), "{error}");
+    }
+}
+
+#[test]
 fn workers_are_simulated_and_client_hosts_are_herds() {
     let line = "--fabric sim --engine herd --workers 6 --window 4 --client-hosts 17";
     let default = spec("").unwrap().servers;

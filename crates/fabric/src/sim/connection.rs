@@ -19,8 +19,12 @@ impl SimEndpoint {
         if !answers || !self.is_same(node) || self.world.process(self.process).fenced {
             return Err(FabricError::Unreachable { region: node });
         }
-        self.world.fence(self.process, Some(node));
-        self.connection(node).works = true;
+        if self.connection(node).queue.is_some() {
+            self.world.rejoin(self.process, node);
+        } else {
+            self.world.fence(self.process, Some(node));
+            self.connection(node).works = true;
+        }
         Ok(())
     }
 
@@ -34,10 +38,13 @@ impl SimEndpoint {
     /// The connection to a node; made now if there is none.
     pub(super) fn connection(&self, node: RegionId) -> RefMut<'_, Connection> {
         if !self.world.process(self.process).connections.contains_key(&node) {
+            let queue = self.world.joined(self.process, node);
             let mut nodes = self.world.nodes.borrow_mut();
-            nodes[self.home.0 as usize].connections += 1;
+            if queue.is_none() {
+                nodes[self.home.0 as usize].connections += 1;
+            }
             let incarnation = nodes[node.0 as usize].incarnation;
-            let connection = Connection { works: true, incarnation };
+            let connection = Connection { works: true, incarnation, queue };
             self.world.process(self.process).connections.insert(node, connection);
         }
         RefMut::map(self.world.process(self.process), |process| {

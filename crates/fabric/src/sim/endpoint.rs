@@ -7,6 +7,7 @@ use std::task::Poll;
 use rand::Rng;
 
 use super::datagram::DATAGRAM_BYTES_MAX;
+use super::process::Connection;
 use super::state::{Event, Inner};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Work};
 use super::watch::{Change, How};
@@ -168,33 +169,24 @@ impl SimEndpoint {
         // A fault may strike before the verb is posted, or after.
         let strikes_first = self.world.up_to(1) == 0;
         if strikes_first {
-            self.world.tempt(self.process);
+            self.world.strike(self.process, at.region());
         }
-        let works = self.connection(at.region()).works;
-        if !works || self.world.process(self.process).fenced {
+        let is_cut_off = self.world.is_cut_off(self.process, at.region());
+        let Connection { works, queue, .. } = *self.connection(at.region());
+        if !works || is_cut_off {
             return Err(FabricError::Unreachable { region: at.region() });
         }
-        let leaves = self.leave(self.world.profile.post_ns);
+        let turn_ns = queue.map_or(0, |queue| self.world.take_turn(self.process, queue));
+        let leaves = self.leave(turn_ns + self.world.profile.post_ns);
         let mut process = self.world.process(self.process);
         let number = process.posted;
         process.posted += 1;
         drop(process);
         let id = self.world.verbs.borrow_mut().add(Verb {
-            process: self.process,
-            number,
-            work,
-            at,
-            data,
-            old: 0,
-            order: Vec::new(),
-            stage: Stage::Request,
-            landed: false,
-            detached: false,
-            unknown: false,
-            unreliable: false,
-            lost: false,
+            queue,
             posted_ns: self.world.now_ns.get(),
             leaves_ns: leaves.unwrap_or(0),
+            ..Verb::new(self.process, number, work, at, data)
         });
         if let Some(ns) = leaves {
             if work != Work::Read {

@@ -26,6 +26,9 @@ pub struct Faults {
     /// Whether a process's own processor wrongly executes atomics on its node, instead of the
     /// node's card. [`Atomics::Nic`](crate::Atomics) forbids this.
     pub cpu_atomics: bool,
+    /// Whether a fence wrongly leaves the keys of a process valid that
+    /// [shares connections](super::World::share_connections).
+    pub keys_outlive_fences: bool,
     /// Verbs at which a mortal process dies, just before or just after it posts them.
     pub deaths: f64,
     /// Verbs at which a process stands still.

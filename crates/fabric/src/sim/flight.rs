@@ -20,12 +20,11 @@ const LATE_NS: u64 = 50_000_000;
 impl Inner {
     /// Sends a verb on its way when its process has come to post it.
     pub fn leave(&self, id: VerbId) {
-        let mut verbs = self.verbs.borrow_mut();
-        // Its process may have died before, or its connection may have been made anew.
-        let Some(verb) = verbs.get(id) else { return };
-        if matches!(verb.stage, Stage::Done(_)) {
+        if !self.goes_out(id) {
             return;
         }
+        let mut verbs = self.verbs.borrow_mut();
+        let verb = verbs.get(id).expect("it goes out");
         let host = self.process(verb.process).node;
         let profile = &self.profile;
         let issue_ns = match verb.work {
@@ -151,6 +150,13 @@ impl Inner {
             // The node failed since the verb arrived. Its executed part stays executed.
             return self.stuck(id, verb, Event::Arrive(id));
         }
+        if self.is_in_error(verb) {
+            return;
+        }
+        if self.is_refused(verb) {
+            drop(verbs);
+            return self.refuse(id);
+        }
         let memory = self.memory(verb.at.region());
         let (by, region, at) = (verb.process, verb.at.region(), verb.at.offset());
         let now = self.now_ns.get();
@@ -209,7 +215,7 @@ impl Inner {
     }
 
     /// Sends the answer back.
-    fn answer(&self, id: VerbId) {
+    pub fn answer(&self, id: VerbId) {
         let mut verbs = self.verbs.borrow_mut();
         let verb = verbs.get(id).expect("it was just executed");
         verb.stage = Stage::Response;
@@ -257,11 +263,17 @@ impl Inner {
                 return self.at(lands, Event::Complete(id));
             }
         }
+        if let Some(queue) = verb.queue.filter(|_| verb.refused) {
+            drop(verbs);
+            return self.flush_queue(queue);
+        }
         verb.stage = Stage::Done(Ok(()));
+        let (place, work) = (verb.place(), verb.work);
         if verb.detached {
             verbs.remove(id);
         }
         drop(verbs);
+        self.free_place(place, work);
         self.process(process).unsettled.remove(&number);
         self.wake(process, self.now_ns.get());
     }
@@ -271,10 +283,13 @@ impl Inner {
     pub fn give_up(&self, id: VerbId) {
         let broken = self.verbs.borrow_mut().get(id).map(|verb| {
             let is_over = matches!(verb.stage, Stage::Done(_));
-            (verb.process, verb.at.region(), is_over)
+            (verb.process, verb.at.region(), verb.queue, is_over)
         });
         // A verb that is over says nothing about the connection, which may be a new one.
-        let Some((process, node, false)) = broken else { return };
+        let Some((process, node, shared, false)) = broken else { return };
+        if let Some(queue) = shared {
+            return self.lose_queue(queue);
+        }
         let flying = |verb: &Verb| {
             verb.process == process
                 && verb.at.region() == node
@@ -291,9 +306,10 @@ impl Inner {
     }
 
     /// Ends an unreliable WRITE that was lost.
-    fn settle_lost(&self, id: VerbId) {
+    pub fn settle_lost(&self, id: VerbId) {
         let verb = self.verbs.borrow_mut().remove(id);
         if let Some(verb) = verb {
+            self.free_place(verb.place(), verb.work);
             self.process(verb.process).unsettled.remove(&verb.number);
         }
     }

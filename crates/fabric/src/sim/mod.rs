@@ -6,6 +6,8 @@
 //! * **time** ([`Profile`]): each card takes up and serves one message after the other, each link
 //!   carries one byte after the other, each card executes one atomic after the other; posting and
 //!   copying take processor time, and processes that share cores with others run in slices;
+//! * **connections**: each process has its own, or the processes of a host share one to each node
+//!   ([`World::share_connections`]), so that the cards have fewer to hold;
 //! * **cards** ([`SimCard`]): a process may be logic on a programmable card, with DMA over PCIe and
 //!   memory of its own, for engines that run there;
 //! * **faults** ([`Faults`], and [`World`]'s methods): torn and reordered transfers, delays, stores
@@ -29,6 +31,8 @@ mod messages;
 mod nic;
 mod process;
 mod profile;
+mod queue;
+mod shared;
 mod state;
 mod stop;
 #[cfg(test)]

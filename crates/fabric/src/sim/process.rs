@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
 use super::memory::pieces;
-use super::verb::ProcessId;
+use super::verb::{ProcessId, QueueId};
 use crate::{RegionId, RemoteAddr};
 
 /// A process's program.
@@ -44,6 +44,8 @@ pub(super) struct Process {
     pub connections: BTreeMap<RegionId, Connection>,
     /// Cut off from all nodes for good, because another process may have its place.
     pub fenced: bool,
+    /// Whether it uses the connections that the processes of its host share.
+    pub shares: bool,
     pub wall_skew_ms: i64,
     /// Set if it is logic on a card and no program of a processor.
     pub logic: Option<Logic>,
@@ -69,6 +71,7 @@ impl Process {
             unsettled: BTreeSet::new(),
             connections: BTreeMap::new(),
             fenced: false,
+            shares: false,
             wall_skew_ms: 0,
             logic: None,
         }
@@ -96,6 +99,8 @@ pub(super) struct Connection {
     /// The node's incarnation when the connection was first made. A node that lost its memory since
     /// is another one.
     pub incarnation: u32,
+    /// The host's connection, if the process shares those of its host.
+    pub queue: Option<QueueId>,
 }
 
 /// A process that is logic on a card.

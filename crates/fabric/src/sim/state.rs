@@ -17,6 +17,7 @@ use super::mailboxes::Mailboxes;
 use super::memory::{Memory, pieces};
 use super::nic::Nic;
 use super::process::{Logic, Process, Rung, Task};
+use super::queue::Queues;
 use super::verb::{ProcessId, Stage, Verb, VerbId, Verbs};
 use super::watch::{Change, How, Watch};
 use super::{Faults, Profile};
@@ -32,6 +33,7 @@ pub(super) struct Inner {
     pub nodes: RefCell<Vec<Node>>,
     pub processes: RefCell<Vec<Process>>,
     pub verbs: RefCell<Verbs>,
+    pub queues: RefCell<Queues>,
     /// Pairs of nodes, the lower first, between which nothing passes.
     pub cuts: RefCell<BTreeSet<(RegionId, RegionId)>>,
     /// Pairs of nodes and how many times slower their link is.
@@ -108,6 +110,7 @@ impl Inner {
             nodes: RefCell::default(),
             processes: RefCell::default(),
             verbs: RefCell::default(),
+            queues: RefCell::default(),
             cuts: RefCell::default(),
             slow: RefCell::default(),
             died: RefCell::default(),
@@ -286,22 +289,26 @@ impl Inner {
         }
     }
 
-    /// Verbs of a process, to one node or to all, are executed no more. Those whose outcome the
-    /// process does not know yet fail.
+    /// A process's own connections, to one node or to all, are ended at the nodes.
     pub fn fence(&self, id: ProcessId, node: Option<RegionId>) {
-        let own =
-            |verb: &Verb| verb.process == id && node.is_none_or(|node| verb.at.region() == node);
-        let ids = self.verbs.borrow().ids(own);
+        let is_own = |verb: &Verb| verb.process == id && verb.queue.is_none();
+        self.end(|verb| is_own(verb) && node.is_none_or(|node| verb.at.region() == node));
+    }
+
+    /// Verbs are executed no more, because their connections were ended at the nodes. Those whose
+    /// outcome their processes do not know yet fail.
+    pub fn end(&self, wanted: impl Fn(&Verb) -> bool) {
+        let ids = self.verbs.borrow().ids(wanted);
         for verb in ids {
             let mut verbs = self.verbs.borrow_mut();
             let Some(one) = verbs.get(verb) else { continue };
-            let (number, stage) = (one.number, one.stage);
+            let (process, number, stage) = (one.process, one.number, one.stage);
             if matches!(stage, Stage::Done(_)) && !one.unknown {
                 continue;
             }
             one.unknown = false;
             drop(verbs);
-            self.process(id).unsettled.remove(&number);
+            self.process(process).unsettled.remove(&number);
             if !matches!(stage, Stage::Done(_)) {
                 self.fail(verb);
             }

@@ -14,6 +14,11 @@ pub(super) struct VerbId {
     generation: u32,
 }
 
+/// A connection that the processes of a host share, with its send queue. A number is never given
+/// twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct QueueId(pub u32);
+
 /// The work of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
@@ -72,12 +77,50 @@ pub(super) struct Verb {
     pub unreliable: bool,
     /// Whether it was lost on the way: an unreliable one.
     pub lost: bool,
+    /// The shared connection on which it was posted, if it was one.
+    pub queue: Option<QueueId>,
+    /// Whether it has a place among the verbs of that connection that are under way.
+    pub is_sent: bool,
+    /// Whether it has a key that its node does not know.
+    pub wrong_key: bool,
+    /// Whether its node refused it.
+    pub refused: bool,
     pub posted_ns: u64,
     /// When it leaves its process: after all stores that were made before it.
     pub leaves_ns: u64,
 }
 
 impl Verb {
+    /// A verb that was not posted yet.
+    pub fn new(process: ProcessId, number: u64, work: Work, at: RemoteAddr, data: Vec<u8>) -> Self {
+        Self {
+            process,
+            number,
+            work,
+            at,
+            data,
+            old: 0,
+            order: Vec::new(),
+            stage: Stage::Request,
+            landed: false,
+            detached: false,
+            unknown: false,
+            unreliable: false,
+            lost: false,
+            queue: None,
+            is_sent: false,
+            wrong_key: false,
+            refused: false,
+            posted_ns: 0,
+            leaves_ns: 0,
+        }
+    }
+
+    /// The shared connection on which it has a place.
+    pub fn place(&self) -> Option<QueueId> {
+        self.queue.filter(|_| self.is_sent)
+    }
+
     /// The outcome that its process gets, once there is one.
     pub fn outcome(&self) -> Option<Result<()>> {
         match self.stage {

@@ -169,9 +169,10 @@ impl World {
         drop(task);
     }
 
-    /// Does what a node does before it gives a dead process's place to another: cuts the process's
-    /// connections at all nodes for good. No verb is executed any more that it has posted, or that
-    /// it still posts if it only stood still.
+    /// Does what a node does before it gives a dead process's place to another: ends the process's
+    /// connections at all nodes for good, or invalidates its keys there if it shares connections.
+    /// No verb is executed any more that it has posted, or that it still posts if it only stood
+    /// still.
     pub fn fence(&self, process: ProcessId) {
         self.0.process(process).fenced = true;
         self.0.fence(process, None);
@@ -217,6 +218,8 @@ impl World {
         let own: Vec<ProcessId> =
             self.0.processes.borrow().iter().enumerate().filter_map(of_node).collect();
         own.iter().for_each(|process| self.kill(*process));
+        let shared = self.0.queues.borrow().working(|queue| queue.host == node);
+        shared.into_iter().for_each(|queue| self.0.lose_queue(queue));
         let mut nodes = self.0.nodes.borrow_mut();
         let node = &mut nodes[node.0 as usize];
         node.up = false;
@@ -234,6 +237,8 @@ impl World {
         let flying = |verb: &Verb| verb.at.region() == node && verb.stage == Stage::Request;
         let ids = self.0.verbs.borrow().ids(flying);
         ids.into_iter().for_each(|id| self.0.fail(id));
+        let shared = self.0.queues.borrow().working(|queue| queue.node == node);
+        shared.into_iter().for_each(|queue| self.0.break_queue(queue));
         for process in self.0.processes.borrow_mut().iter_mut() {
             process.disconnect(node);
         }

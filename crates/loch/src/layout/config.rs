@@ -64,6 +64,8 @@ pub struct NodeConfig {
     pub device_port: Option<u8>,
     /// The index of the port's address. Default: the best address of the port.
     pub gid_index: Option<u8>,
+    /// The owner of the connections to the nodes. Default: each client has its own.
+    pub connections: Connections,
     /// Session slots: the number of tables that clients can have open for writing at a time.
     /// Default 1024.
     pub sessions: u32,
@@ -110,6 +112,24 @@ pub enum FabricKind {
     /// a node with it.
     Verbs,
 }
+
+/// The owner of the connections to the nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connections {
+    /// Each client has its own.
+    #[default]
+    Client,
+    /// The clients of a host share one to each node. No fabric of a node can do that: on shared
+    /// memory there are no connections, and over verbs neither rights nor fences would hold. So it
+    /// is refused, and only the benchmark's simulator has it.
+    Host,
+}
+
+/// Why connections cannot be shared over verbs, for the errors of all who ask for it.
+#[doc(hidden)]
+pub const SHARED_OVER_VERBS: &str = "over verbs a queue pair has one protection domain and one end at the node, so clients that \
+     shared one would have each other's rights, and the fence of one would cut off all of them";
 
 /// The certificates of a node, in PEM files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,6 +186,7 @@ impl Default for NodeConfig {
             device: None,
             device_port: None,
             gid_index: None,
+            connections: Connections::default(),
             sessions: SESSIONS_DEFAULT,
             ephemeral: false,
             region: None,

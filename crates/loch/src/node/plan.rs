@@ -6,7 +6,7 @@ use super::control::network::Network;
 use super::workers::plan::WorkerPlan;
 use crate::layout::plan::Plan;
 use crate::limits::{NODE_NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
-use crate::{Error, FabricKind, NodeConfig, Result};
+use crate::{Connections, Error, FabricKind, NodeConfig, Result, SHARED_OVER_VERBS};
 
 /// A node's configuration, checked, with its paths made absolute.
 #[derive(Debug)]
@@ -29,6 +29,7 @@ impl NodePlan {
     pub fn new(config: &NodeConfig) -> Result<Self> {
         check_name(&config.name)?;
         let socket = checked_socket("socket", &config.socket)?;
+        check_connections(config)?;
         if config.fabric == FabricKind::Verbs {
             return Self::of_network(config, socket);
         }
@@ -67,6 +68,17 @@ impl NodePlan {
             network: Some(network),
         })
     }
+}
+
+/// Refuses connections that the clients of a host share: no fabric of a node has them.
+fn check_connections(config: &NodeConfig) -> Result<()> {
+    let reason = match (config.connections, config.fabric) {
+        (Connections::Client, _) => return Ok(()),
+        (_, FabricKind::Shm) => "clients reach shared memory without connections",
+        (_, FabricKind::Verbs) => SHARED_OVER_VERBS,
+    };
+    let problem = format!("\"host\": {reason}: write \"client\", or leave it out");
+    Err(Error::config("connections", problem))
 }
 
 /// Refuses the keys of a network where memory is shared.
@@ -158,5 +170,17 @@ mod tests {
         }
         let bad = NodeConfig { name: "a/b".into(), ..NodeConfig::default() };
         assert!(matches!(NodePlan::new(&bad), Err(Error::Config { .. })));
+    }
+
+    #[test]
+    fn connections_that_a_host_shares_are_refused_with_the_reason() {
+        for (fabric, reason) in [("shm", "without connections"), ("verbs", "the fence of one")] {
+            let text = format!("fabric = \"{fabric}\"\nconnections = \"host\"");
+            let config = NodeConfig::from_toml(&text).unwrap();
+            let error = NodePlan::new(&config).unwrap_err().to_string();
+            assert!(error.contains("connections") && error.contains(reason), "{error}");
+        }
+        let config = NodeConfig::from_toml("connections = \"client\"").unwrap();
+        assert_eq!(config, NodeConfig::default());
     }
 }

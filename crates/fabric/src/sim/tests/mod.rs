@@ -5,6 +5,7 @@ mod card;
 mod failures;
 mod faults;
 mod messages;
+mod shared;
 mod stops;
 mod stores;
 mod timing;

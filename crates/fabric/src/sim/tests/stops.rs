@@ -14,6 +14,7 @@ const FAULTLESS: Faults = Faults {
     store_ns: 0,
     atomic_window_ns: 0,
     cpu_atomics: false,
+    keys_outlive_fences: false,
     deaths: 0.0,
     pauses: 0.0,
     pause_ns: 0,

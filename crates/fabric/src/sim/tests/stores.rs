@@ -11,6 +11,7 @@ const SLOW: Faults = Faults {
     store_ns: 20_000,
     atomic_window_ns: 0,
     cpu_atomics: false,
+    keys_outlive_fences: false,
     deaths: 0.0,
     pauses: 0.0,
     pause_ns: 0,

@@ -48,6 +48,7 @@ use crate::measure::{Budget, Run, Ticks};
 use crate::measured::{ClientReport, Measured};
 use crate::memory::check_nodes;
 use crate::mix::mix;
+use crate::options::Connections;
 use crate::progress::Progress;
 use crate::spec::{Spec, Stop};
 use crate::system::Engine;
@@ -235,6 +236,9 @@ impl<'a, D: Design> Cluster<'a, D> {
         self.attached[node as usize] += 1;
         let seat = self.sit(node, host, Some(slot));
         let process = seat.process;
+        if self.spec.connections == Connections::Host {
+            self.world.share_connections(process);
+        }
         Client { process, store: Rc::new(self.design.client(seat, &self.workers)) }
     }
 

@@ -1,0 +1,76 @@
+//! Workloads that do the work of others: in another table, by other calls, or from fewer hosts.
+
+use loch_engines::limits::DATA_TABLE_BYTES_MAX;
+use loch_fabric::sim::Profile;
+use rand::{Rng, RngExt};
+
+use super::{SHORT, Setting, Workload, sometimes};
+
+/// The work of another workload in a table with the addresses of the largest one: entries begin at
+/// multiples of 128 bytes and more.
+pub fn coarse(random: &mut impl Rng) -> Setting {
+    let others = [Workload::Hot, Workload::Full, Workload::Reuse, Workload::Long];
+    let mut setting = others[random.random_range(0..others.len())].usual(random);
+    setting.table.addresses_of = Some(DATA_TABLE_BYTES_MAX);
+    setting
+}
+
+/// Batches beside the work of another workload, where memory is near.
+pub fn batches(random: &mut impl Rng) -> Setting {
+    use Workload::{Expiry, Full, HeldUp, Hot, Moves, Reuse, Scarce, Wraps};
+    let others = [Hot, Full, Reuse, Moves, Scarce, Wraps, HeldUp, Expiry];
+    let mut setting = others[random.random_range(0..others.len())].setting(random);
+    setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
+    let options = &mut setting.table.options;
+    (options.cache, options.batched_reads, options.checksums) = (Some(false), Some(false), false);
+    setting.batches = random.random_range(0.2..0.8);
+    setting.keys = setting.keys.max(3);
+    if random.random_bool(0.3) {
+        // Answers are held up for as long as a generation takes to start over.
+        setting.table.gen_bits = Some(random.random_range(1..=2));
+        (setting.quarantine, setting.value_bytes) = (0, SHORT);
+        let faults = &mut setting.faults;
+        (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
+    }
+    setting
+}
+
+/// Values that are read in place beside the work of another workload, where memory is near.
+pub fn pins(random: &mut impl Rng) -> Setting {
+    use Workload::{Expiry, HeldUp, Hot, Long, Moves, Reuse, Scarce, Wraps};
+    let others = [Hot, Reuse, Long, Moves, Scarce, Wraps, HeldUp, Expiry];
+    let mut setting = others[random.random_range(0..others.len())].setting(random);
+    setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
+    setting.table.options.checksums = false;
+    setting.pins = random.random_range(0.1..0.6);
+    if random.random_bool(0.3) {
+        // Freed entries are used at once, by stores that are late.
+        setting.quarantine = 0;
+        (setting.faults.slow_stores, setting.faults.store_ns) = (0.5, 20_000);
+    }
+    setting
+}
+
+/// The work of another workload by several clients of few hosts, which share connections. Clients
+/// die more often than elsewhere, and what they have under way is held up for as long as the node
+/// takes to fence them.
+pub fn hosts(random: &mut impl Rng) -> Setting {
+    use Workload::{Expiry, Full, HeldUp, Hot, Long, Moves, Reuse, Scarce, Wraps};
+    let others = [Hot, Full, Reuse, Long, Moves, Scarce, Wraps, HeldUp, Expiry];
+    let mut setting = others[random.random_range(0..others.len())].setting(random);
+    if setting.profile.one_host {
+        setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::CONNECTX_3_56 };
+        let options = &mut setting.table.options;
+        (options.cache, options.batched_reads, options.checksums) = (None, None, true);
+    }
+    setting.shared_misuse_every_us = Some(sometimes(random, 0.5, 400));
+    if random.random() {
+        setting.kill_every_us = 100 + random.random_range(0..300u64);
+    }
+    let faults = &mut setting.faults;
+    if random.random() {
+        faults.delays = random.random_range(0.02..0.4);
+        faults.delay_ns = [5_000, 30_000, 300_000][random.random_range(0..3usize)];
+    }
+    setting
+}
