@@ -36,6 +36,16 @@ for profile in connectx3-10g connectx6-200g; do
   done
 done
 
+group "More nodes, with connections of hosts" "loch bench --fabric sim --profile connectx3-10g --nodes N --clients C --lanes 16 --reads S --records 1000000 --connections host"
+for nodes in 1 2 4 8 16 32 64; do
+  clients=$((nodes * 16))
+  [ "$nodes" -lt 64 ] || clients=1000
+  for reads in 0.9 0.5; do
+    run connectx3-10g --profile connectx3-10g --nodes "$nodes" --clients "$clients" --lanes 16 \
+      --reads "$reads" --records 1000000 --seconds 0.005 --connections host
+  done
+done
+
 # nessie §6: 15 nodes of 12 threads, keys of 128 B, index slots filled to 40 %. There a node holds
 # 20 GB, of which a cache holds little; here, where records are few, there is none.
 group "Sizes of values on the cluster of the Nessie paper" \
