@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::verb::{QueueId, VerbId, Work};
+use super::verb::{ProcessId, QueueId, VerbId, Work};
 use crate::RegionId;
 use crate::limits::SEND_QUEUE_WRS;
 
@@ -17,6 +17,8 @@ pub(super) struct Queue {
     pub is_refused: bool,
     /// Until when the lock is held.
     pub locked_ns: u64,
+    /// Who held the lock last.
+    pub last_poster: Option<ProcessId>,
     /// Verbs in the queue that the card has not taken up, in order.
     pub waiting: VecDeque<VerbId>,
     /// Verbs for which the queue had no room. They are still with their processes.
@@ -53,6 +55,7 @@ impl Queues {
             works: true,
             is_refused: false,
             locked_ns: 0,
+            last_poster: None,
             waiting: VecDeque::new(),
             outside: VecDeque::new(),
             under_way: 0,

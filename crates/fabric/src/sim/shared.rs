@@ -31,10 +31,15 @@ use crate::limits::RD_ATOMIC_MAX;
 use crate::{RegionId, RemoteAddr};
 
 /// Processor time that a verb on a shared connection takes beside that of another verb, and for
-/// which nobody else posts there: three cache lines that another core wrote last, which are the
-/// lock, the head of the queue, and the completion that another process took and passed on. An
-/// assumption.
-const SHARED_POST_NS: u64 = 150;
+/// which nobody else posts there. An assumption: [`LINE_NS`] for each cache line that another core
+/// wrote last. That is always the completion, which another process took and passed on; and the
+/// lock and the head of the queue, if another process posted last.
+fn shared_post_ns(others_posted: bool) -> u64 {
+    if others_posted { 3 * LINE_NS } else { LINE_NS }
+}
+
+/// The time in which a cache line comes from another core.
+const LINE_NS: u64 = 50;
 
 impl World {
     /// Lets a process use the connections that all such processes of its host share. To be called
@@ -190,7 +195,8 @@ impl Inner {
         let begins = self.now_ns.get() + self.process(process).spent_ns;
         let mut queues = self.queues.borrow_mut();
         let queue = queues.get(queue);
-        let ends = queue.locked_ns.max(begins) + SHARED_POST_NS;
+        let others_posted = queue.last_poster.replace(process) != Some(process);
+        let ends = queue.locked_ns.max(begins) + shared_post_ns(others_posted);
         queue.locked_ns = ends + self.profile.post_ns;
         ends - begins
     }
