@@ -49,6 +49,18 @@ impl Buf {
         self.bytes.reserve(bytes);
     }
 
+    /// Appends `bytes` zeros, to be written over.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn append_zeros(&mut self, bytes: usize) {
+        self.bytes.resize(self.bytes.len() + bytes, 0);
+    }
+
+    /// `len` bytes from `at` on.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn part(&mut self, at: usize, len: usize) -> &mut [u8] {
+        &mut self.bytes[at..at + len]
+    }
+
     /// Keeps the first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {

@@ -72,6 +72,17 @@ pub enum Step {
     End,
 }
 
+/// A compare-and-swap among many: see [`Fabric::compare_swap_many`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// The word.
+    pub at: RemoteAddr,
+    /// The value that it must have.
+    pub expect: u64,
+    /// The value that it then gets.
+    pub new: u64,
+}
+
 /// The longest time that an idle thread waits before it looks again.
 const YIELD_US: u64 = 1;
 
@@ -92,7 +103,8 @@ const YIELD_US: u64 = 1;
 /// # Posting and waiting
 /// Every method that returns a future *posts when it is called* and waits when it is awaited, so a
 /// caller may do other work in between. One call is one doorbell, and one awaited call is one round
-/// trip in [`Counters`].
+/// trip in [`Counters`]. The exceptions are [`Fabric::chase`] and, where a backend has no way of its
+/// own, the verbs of many places.
 pub trait Fabric {
     /// What this backend can do.
     fn caps(&self) -> Caps;
@@ -139,11 +151,12 @@ pub trait Fabric {
 
     /// Chases `count` pointers: READs the first `words` words of each bucket, and `len` bytes of
     /// each entry to which it points. This is for batches of operations, which have neither a
-    /// future nor a buffer each. `buf` is memory for one entry; its contents are unspecified
+    /// future nor a buffer each. `buf` is memory for what is READ; its contents are unspecified
     /// afterwards.
     ///
     /// A backend may READ in any order, except that a bucket comes before what it points to. A
-    /// backend that has no way of its own posts the READs one after the other.
+    /// backend that has no way of its own READs in stages, each with one doorbell of
+    /// [`Fabric::read_many`]: all first buckets, then all that they point to, and so on.
     ///
     /// # Errors
     /// As [`Fabric::read_words`]; then some chases may have come to their end.
@@ -156,38 +169,102 @@ pub trait Fabric {
         count: usize,
         words: usize,
         len: usize,
-        _buf: &'a mut Buf,
+        buf: &'a mut Buf,
         chase: &'a mut impl Chase,
     ) -> impl Future<Output = Result<()>> + 'a {
-        let post_bucket = move |number, at| (number, self.read_bucket(at, words));
-        let mut buckets: Vec<_> =
-            (0..count).map(|number| post_bucket(number, chase.bucket(number))).collect();
+        assert!(words <= BUCKET_WORDS_MAX && len >= 8, "a bucket's words, and a word of an entry");
         async move {
-            while !buckets.is_empty() {
-                let (mut entries, mut next) = (Vec::new(), Vec::new());
-                for (number, bucket) in buckets {
-                    match chase.step(number, &bucket.await?) {
-                        Step::Bucket(at) => next.push(post_bucket(number, at)),
-                        Step::Entry(at) => {
-                            entries.push((number, at, self.read(at, len, Buf::new())));
+            let mut next: Vec<_> = (0..count).map(|n| (n, Step::Bucket(chase.bucket(n)))).collect();
+            let mut reads = Vec::with_capacity(count);
+            while !next.is_empty() {
+                reads.clear();
+                for (_, step) in &next {
+                    match *step {
+                        Step::Bucket(at) if at.offset().is_multiple_of(8) => {
+                            reads.push((at, words * 8));
                         }
-                        Step::End => (),
+                        // Words that are not aligned are refused.
+                        Step::Bucket(at) => _ = self.read_bucket(at, words).await?,
+                        Step::Entry(at) => reads.push((at, len)),
+                        Step::End => unreachable!("these have been left out"),
                     }
                 }
-                for (number, at, entry) in entries {
-                    let (bytes, done) = entry.await;
-                    done?;
-                    let again = match self.caps().validation {
-                        Validation::Reread => self.reload(at)?,
-                        Validation::Checksum => {
-                            u64::from_le_bytes(*bytes.first_chunk().expect("a word at least"))
-                        }
-                    };
-                    chase.arrived(number, &bytes, again);
+                buf.clear();
+                let (filled, done) = self.read_many(&reads, std::mem::take(buf)).await;
+                *buf = filled;
+                done?;
+                let mut rest = &buf[..];
+                let mut follow = Vec::with_capacity(next.len());
+                for ((number, step), (at, len)) in next.into_iter().zip(&reads) {
+                    let (bytes, after) = rest.split_at(*len);
+                    rest = after;
+                    if let Step::Entry(_) = step {
+                        let again = match self.caps().validation {
+                            Validation::Reread => self.reload(*at)?,
+                            Validation::Checksum => {
+                                u64::from_le_bytes(*bytes.first_chunk().expect("a word at least"))
+                            }
+                        };
+                        chase.arrived(number, bytes, again);
+                        continue;
+                    }
+                    let mut bucket = [0; BUCKET_WORDS_MAX];
+                    for (word, bytes) in bucket.iter_mut().zip(bytes.as_chunks().0) {
+                        *word = u64::from_le_bytes(*bytes);
+                    }
+                    match chase.step(number, &bucket) {
+                        Step::End => (),
+                        step => follow.push((number, step)),
+                    }
                 }
-                buckets = next;
+                next = follow;
             }
             Ok(())
+        }
+    }
+
+    /// READs from many places, from each as many bytes as are named, and appends all of them to
+    /// `buf` in this order. If one of the READs is refused or fails, nothing is appended.
+    ///
+    /// All are posted in one doorbell, or in as few as the send queue allows; together they are one
+    /// round trip in [`Counters`]. A backend that has no way of its own posts the READs one after
+    /// the other.
+    fn read_many<'a>(
+        &'a self,
+        reads: &'a [(RemoteAddr, usize)],
+        mut buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<()>)> + 'a {
+        let posted: Vec<_> =
+            reads.iter().map(|(at, len)| self.read(*at, *len, Buf::new())).collect();
+        async move {
+            let (start, mut result) = (buf.len(), Ok(()));
+            for read in posted {
+                let (bytes, done) = read.await;
+                buf.extend_from_slice(&bytes);
+                result = result.and(done);
+            }
+            if result.is_err() {
+                buf.truncate(start);
+            }
+            (buf, result)
+        }
+    }
+
+    /// Swaps many words, as [`Fabric::compare_swap`] does one, in any order. `seen` is called once
+    /// for each, with its number and its own outcome: if the outcome of one is unknown, or one was
+    /// refused, others may have been executed.
+    ///
+    /// All are posted in one doorbell, or in as few as the send queue allows; together they are one
+    /// round trip in [`Counters`]. A backend that has no way of its own does one after the other.
+    fn compare_swap_many<'a>(
+        &'a self,
+        swaps: &'a [Swap],
+        mut seen: impl FnMut(usize, Result<u64>) + 'a,
+    ) -> impl Future<Output = ()> + 'a {
+        async move {
+            for (number, swap) in swaps.iter().enumerate() {
+                seen(number, self.compare_swap(swap.at, swap.expect, swap.new).await);
+            }
         }
     }
 

@@ -36,7 +36,7 @@ pub use addr::{RegionId, RemoteAddr};
 pub use buf::Buf;
 pub use counters::{Counters, Verb, VerbCount};
 pub use error::{FabricError, Result};
-pub use fabric::{Atomics, Caps, Chase, Fabric, RoundTrip, Step, Validation};
+pub use fabric::{Atomics, Caps, Chase, Fabric, RoundTrip, Step, Swap, Validation};
 pub use fork::ForkMark;
 pub use messages::{MessageAddress, Messages, UnreliableWrites};
 pub use prefetch::{prefetch_index, prefetch_read};

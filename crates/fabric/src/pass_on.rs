@@ -15,10 +15,10 @@
 ///
 /// impl Fabric for Idle {
 ///     pass_on!(
-///         caps counters read_words read_bucket read chase read_word_and_bytes
-///         compare_swap fetch_add write_unsignaled write is_mapped store_before store_after
-///         announce load load_bytes reload will_read will_store raw posted is_settled now_us
-///         wall_ms random pause yield_now => inner
+///         caps counters read_words read_bucket read chase read_many read_word_and_bytes
+///         compare_swap compare_swap_many fetch_add write_unsignaled write is_mapped store_before
+///         store_after announce load load_bytes reload will_read will_store raw posted is_settled
+///         now_us wall_ms random pause yield_now => inner
 ///     );
 ///
 ///     fn store(&self, _: RemoteAddr, _: &[&[u8]]) -> Result<(), FabricError> {
@@ -54,6 +54,26 @@ macro_rules! pass_on {
             chase: &'a mut impl $crate::Chase,
         ) -> impl ::std::future::Future<Output = $crate::Result<()>> + 'a {
             self.$to.chase(count, words, len, buf, chase)
+        }
+    };
+    (@ read_many $to:ident) => {
+        #[inline]
+        fn read_many<'a>(
+            &'a self,
+            reads: &'a [($crate::RemoteAddr, usize)],
+            buf: $crate::Buf,
+        ) -> impl ::std::future::Future<Output = ($crate::Buf, $crate::Result<()>)> + 'a {
+            self.$to.read_many(reads, buf)
+        }
+    };
+    (@ compare_swap_many $to:ident) => {
+        #[inline]
+        fn compare_swap_many<'a>(
+            &'a self,
+            swaps: &'a [$crate::Swap],
+            seen: impl FnMut(usize, $crate::Result<u64>) + 'a,
+        ) -> impl ::std::future::Future<Output = ()> + 'a {
+            self.$to.compare_swap_many(swaps, seen)
         }
     };
     (@ caps $to:ident) => { $crate::pass_on!(# $to caps() -> $crate::Caps); };

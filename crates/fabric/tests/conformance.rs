@@ -37,8 +37,8 @@ use std::future::Future;
 use backends::{BYTES, Cluster, REGIONS, Shm, Sim};
 use loch_fabric::limits::{BUCKET_WORDS_MAX, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX};
 use loch_fabric::{
-    Buf, Chase, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip, Step, Validation, VerbCount,
-    lanes,
+    Buf, Chase, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip, Step, Swap, Validation,
+    VerbCount, lanes,
 };
 use tools::{HERE, THERE, at, bad_places, bad_words, bytes, pattern, put, settle, word};
 
@@ -71,6 +71,10 @@ suite! {
         a_read_appends,
         chases_come_to_their_ends,
         a_chase_that_goes_astray_is_an_error,
+        many_places_are_read_in_their_order,
+        a_read_of_many_that_is_refused_appends_nothing,
+        each_of_many_swaps_has_its_own_outcome,
+        many_verbs_that_are_dropped_take_effect,
         a_word_and_bytes_come_together,
         a_swap_happens_on_a_match_only,
         an_addition_wraps,
@@ -297,6 +301,130 @@ fn a_chase_that_goes_astray_is_an_error<C: Cluster>() {
                     assert_eq!(done, Err(error), "{bucket} {next:?}");
                 }
             }
+        })
+    });
+}
+
+/// As many verbs as do not fit into the send queue of a connection at a time.
+const MANY: usize = 300;
+
+fn many_places_are_read_in_their_order<C: Cluster>() {
+    C::new().run(&[HERE], |f, _| {
+        Box::pin(async move {
+            let image = pattern(8192, 0);
+            for region in [HERE, THERE] {
+                put(f, at(region, 0), &image[..4096]).await;
+                put(f, at(region, 4096), &image[4096..]).await;
+            }
+            for count in [0, 1, 2, 17, MANY] {
+                let place = |number: usize| {
+                    let region = if number % 3 == 0 { HERE } else { THERE };
+                    (at(region, number as u64 * 13), number * 7 % 1100)
+                };
+                let reads: Vec<_> = (0..count).map(place).collect();
+                let mut expected = b"> ".to_vec();
+                for (at, len) in &reads {
+                    expected.extend_from_slice(&image[at.offset() as usize..][..*len]);
+                }
+                let (before, buf) = (f.counters().snapshot(), Buf::from(b"> ".to_vec()));
+                let (buf, done) = f.read_many(&reads, buf).await;
+                assert_eq!(done, Ok(()));
+                assert!(buf[..] == expected, "{count} READs");
+                let cost = f.counters().snapshot() - before;
+                let moved = expected.len() as u64 - 2;
+                assert_eq!((cost.reads, cost.bytes), (count as u64, moved));
+                let one_by_one = f.caps().round_trip == RoundTrip::Cheap;
+                assert!(one_by_one || cost.round_trips == 1, "{} doorbells", cost.round_trips);
+            }
+        })
+    });
+}
+
+fn a_read_of_many_that_is_refused_appends_nothing<C: Cluster>() {
+    C::new().run(&[HERE], |f, _| {
+        Box::pin(async move {
+            let good = (at(HERE, 0), 9);
+            for (place, error) in bad_places(9) {
+                for reads in [[(place, 9), good], [good, (place, 9)]] {
+                    let (buf, done) = f.read_many(&reads, Buf::from(b"kept".to_vec())).await;
+                    assert_eq!((&buf[..], done), (&b"kept"[..], Err(error)));
+                }
+            }
+            let len = TRANSFER_BYTES_MAX + 1;
+            let error = FabricError::TooLong { len: len as u64, max: len as u64 - 1 };
+            assert_eq!(f.read_many(&[good, (at(HERE, 0), len)], Buf::new()).await.1, Err(error));
+        })
+    });
+}
+
+/// Swaps many words; the outcomes in the order of the swaps.
+async fn swap_all<F: Fabric>(f: &F, swaps: &[Swap]) -> Vec<Result<u64, FabricError>> {
+    let mut outcomes = vec![None; swaps.len()];
+    let seen = |number: usize, outcome| {
+        assert!(outcomes[number].replace(outcome).is_none(), "{number} has one outcome");
+    };
+    f.compare_swap_many(swaps, seen).await;
+    outcomes.into_iter().map(|outcome| outcome.expect("each has an outcome")).collect()
+}
+
+fn each_of_many_swaps_has_its_own_outcome<C: Cluster>() {
+    C::new().run(&[HERE], |f, _| {
+        Box::pin(async move {
+            assert_eq!(swap_all(f, &[]).await, []);
+            let place = |number: usize| {
+                at(if number.is_multiple_of(2) { HERE } else { THERE }, 64 + number as u64 * 8)
+            };
+            let swap = |number: usize| {
+                // Every third expects what is not there.
+                let expect = u64::from(number % 3 == 2);
+                Swap { at: place(number), expect, new: number as u64 + 7 }
+            };
+            let swaps: Vec<_> = (0..MANY).map(swap).collect();
+            let before = f.counters().snapshot();
+            assert_eq!(swap_all(f, &swaps).await, [Ok(0); MANY]);
+            let cost = f.counters().snapshot() - before;
+            assert_eq!((cost.atomics, cost.bytes), (MANY as u64, MANY as u64 * 8));
+            let one_by_one = f.caps().round_trip == RoundTrip::Cheap;
+            assert!(one_by_one || cost.round_trips == 1, "{} doorbells", cost.round_trips);
+            for number in 0..MANY {
+                let now = if number % 3 == 2 { 0 } else { number as u64 + 7 };
+                assert_eq!(word(f, place(number)).await, now, "{number}");
+            }
+            // Some of them are refused, and the others are done.
+            for (bad, error) in bad_words(8) {
+                let good = at(THERE, 8);
+                let now = word(f, good).await;
+                let swaps = [(good, now), (bad, 0), (good, now + 1)].map(|(at, expect)| Swap {
+                    at,
+                    expect,
+                    new: now + 1,
+                });
+                let outcomes = swap_all(f, &swaps).await;
+                assert_eq!(outcomes[1], Err(error), "{bad}");
+                assert!(outcomes[0] == Ok(now) && outcomes[2].is_ok(), "{outcomes:?}");
+                assert_eq!(word(f, good).await, now + 1);
+            }
+        })
+    });
+}
+
+fn many_verbs_that_are_dropped_take_effect<C: Cluster>() {
+    C::new().run(&[HERE], |f, _| {
+        Box::pin(async move {
+            let swap = |number: u64| Swap { at: at(THERE, number * 8), expect: 0, new: number };
+            let swaps: Vec<_> = (0..40).map(swap).collect();
+            let reads: Vec<_> = swaps.iter().map(|swap| (swap.at, 100)).collect();
+            let posted = f.counters().snapshot();
+            drop(f.read_many(&reads, Buf::new()));
+            drop(f.compare_swap_many(&swaps, |_, _| panic!("nobody waits")));
+            let posted = f.counters().snapshot() - posted;
+            settle(f).await;
+            assert_eq!(posted.reads, 40, "they are posted when called");
+            for swap in swaps.iter().filter(|_| posted.atomics == 40) {
+                assert_eq!(word(f, swap.at).await, swap.new);
+            }
+            // A backend without a way of its own swaps one word after the other.
+            assert!(posted.atomics == 40 || f.caps().round_trip == RoundTrip::Cheap);
         })
     });
 }

@@ -7,6 +7,7 @@ use std::task::Poll;
 use rand::Rng;
 
 use super::datagram::DATAGRAM_BYTES_MAX;
+use super::posted::Posted;
 use super::process::Connection;
 use super::state::{Event, Inner};
 use super::verb::{ProcessId, Stage, Verb, VerbId, Work};
@@ -15,7 +16,7 @@ use crate::bounds::is_inside;
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX, TRANSFER_BYTES_MAX,
 };
-use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result};
+use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result, Swap};
 
 /// How often a process is stopped before an access that is not a store: a share of
 /// [`Faults::stops`](super::Faults).
@@ -28,49 +29,6 @@ pub struct SimEndpoint {
     pub(super) home: RegionId,
     pub(super) message_bytes_max: usize,
     pub(super) counters: Counters,
-}
-
-/// Verbs of one doorbell, waited for together. If this is dropped before they are over, they
-/// continue.
-struct Posted<'a> {
-    world: &'a Inner,
-    verbs: [Option<VerbId>; DOORBELL_READS_MAX],
-}
-
-impl Drop for Posted<'_> {
-    fn drop(&mut self) {
-        let mut verbs = self.world.verbs.borrow_mut();
-        for id in self.verbs.into_iter().flatten() {
-            let Some(verb) = verbs.get(id) else { continue };
-            if matches!(verb.stage, Stage::Done(_)) {
-                verbs.remove(id);
-            } else {
-                verb.detached = true;
-            }
-        }
-    }
-}
-
-impl Posted<'_> {
-    /// Waits until all verbs are over; returns the first error, if there is one.
-    async fn wait(&mut self) -> Result<()> {
-        poll_fn(|_| {
-            let mut verbs = self.world.verbs.borrow_mut();
-            let mut result = Ok(());
-            for id in self.verbs.iter().flatten() {
-                match verbs.get(*id).and_then(|verb| verb.outcome()) {
-                    None => return Poll::Pending,
-                    Some(one) => result = result.and(one),
-                }
-            }
-            Poll::Ready(result)
-        })
-        .await
-    }
-
-    fn take(&mut self, index: usize) -> Option<Verb> {
-        self.world.verbs.borrow_mut().remove(self.verbs[index].take()?)
-    }
 }
 
 impl SimEndpoint {
@@ -119,7 +77,7 @@ impl SimEndpoint {
         self.world.process(self.process).alive
     }
 
-    fn check(&self, at: RemoteAddr, len: usize) -> Result<()> {
+    pub(super) fn check(&self, at: RemoteAddr, len: usize) -> Result<()> {
         let nodes = self.world.nodes.borrow();
         let Some(node) = nodes.get(at.region().0 as usize) else {
             return Err(FabricError::Unattached { region: at.region() });
@@ -200,7 +158,7 @@ impl SimEndpoint {
         Ok(id)
     }
 
-    fn doorbell(&self) {
+    pub(super) fn doorbell(&self) {
         self.leave(self.world.profile.doorbell_ns);
         self.counters.count_round_trip();
     }
@@ -208,10 +166,7 @@ impl SimEndpoint {
     /// Posts one verb that will be waited for.
     fn post_one(&self, work: Work, at: RemoteAddr, data: Vec<u8>) -> Result<Posted<'_>> {
         self.doorbell();
-        let id = self.post(work, at, data)?;
-        let mut verbs = [None; DOORBELL_READS_MAX];
-        verbs[0] = Some(id);
-        Ok(Posted { world: &self.world, verbs })
+        self.post_beside(work, at, data)
     }
 
     fn post_reads(&self, at: &[RemoteAddr], each: usize) -> Result<Posted<'_>> {
@@ -225,10 +180,7 @@ impl SimEndpoint {
     }
 
     fn atomic(&self, work: Work, at: RemoteAddr) -> impl Future<Output = Result<u64>> + '_ {
-        let by_cpu = self.world.faults.borrow().cpu_atomics
-            && self.is_mapped(at.region())
-            && self.is_alive();
-        let by_cpu = by_cpu.then(|| self.atomic_by_cpu(work, at));
+        let by_cpu = self.is_by_cpu(at).then(|| self.atomic_by_cpu(work, at));
         let posted = by_cpu.is_none().then(|| self.post_one(work, at, Vec::new()));
         async move {
             let Some(posted) = posted else { return by_cpu.expect("it is one or the other") };
@@ -238,7 +190,13 @@ impl SimEndpoint {
         }
     }
 
-    fn atomic_by_cpu(&self, work: Work, at: RemoteAddr) -> Result<u64> {
+    /// Whether an atomic is executed by the processor, by a fault.
+    pub(super) fn is_by_cpu(&self, at: RemoteAddr) -> bool {
+        let by_cpu = self.world.faults.borrow().cpu_atomics;
+        by_cpu && self.is_mapped(at.region()) && self.is_alive()
+    }
+
+    pub(super) fn atomic_by_cpu(&self, work: Work, at: RemoteAddr) -> Result<u64> {
         self.check_words(at, 1)?;
         self.drain_stores();
         let memory = self.world.memory(at.region());
@@ -400,6 +358,22 @@ impl Fabric for SimEndpoint {
         new: u64,
     ) -> impl Future<Output = Result<u64>> + '_ {
         self.atomic(Work::CompareSwap { expect, new }, at)
+    }
+
+    fn read_many<'a>(
+        &'a self,
+        reads: &'a [(RemoteAddr, usize)],
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<()>)> + 'a {
+        self.post_read_many(reads, buf)
+    }
+
+    fn compare_swap_many<'a>(
+        &'a self,
+        swaps: &'a [Swap],
+        seen: impl FnMut(usize, Result<u64>) + 'a,
+    ) -> impl Future<Output = ()> + 'a {
+        self.post_swaps(swaps, seen)
     }
 
     fn fetch_add(&self, at: RemoteAddr, add: u64) -> impl Future<Output = Result<u64>> + '_ {

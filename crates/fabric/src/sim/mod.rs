@@ -29,6 +29,7 @@ mod mailboxes;
 mod memory;
 mod messages;
 mod nic;
+mod posted;
 mod process;
 mod profile;
 mod queue;

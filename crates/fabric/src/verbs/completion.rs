@@ -107,6 +107,11 @@ impl Engine {
                 // SAFETY: the request is over, and all `len` bytes are copied to the room given.
                 unsafe { op.buf.append_with(len, |into| pool.copy_out(slot, len, into)) };
             }
+            Then::At(from) => {
+                let into = op.buf.part(from, len).as_mut_ptr();
+                // SAFETY: the request is over; `into` is `len` bytes of the buffer.
+                unsafe { self.pool.copy_out(slot, len, into) };
+            }
             Then::Nothing | Then::Flushed | Then::Drained => (),
         }
     }

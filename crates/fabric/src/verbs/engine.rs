@@ -190,6 +190,13 @@ impl Engine {
         }
     }
 
+    /// The same for the links of many verbs, each of which may be named many times.
+    pub fn pump_all(&mut self, mut links: Vec<u16>) {
+        links.sort_unstable();
+        links.dedup();
+        links.into_iter().for_each(|link| self.pump(link));
+    }
+
     /// Fills the chain from a link's queue; whether there is anything in it.
     fn fill_chain(&mut self, index: u16) -> bool {
         self.chain.clear();

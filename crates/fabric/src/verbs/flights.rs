@@ -25,6 +25,8 @@ pub(super) enum Then {
     Words(u16),
     /// Its bytes are appended to the operation's buffer.
     Append,
+    /// Its bytes are those of the operation's buffer from that one on, which are there already.
+    At(usize),
     /// The request changed nothing: it was posted to learn that those before it are over.
     Flushed,
     /// The queue pair was stopped, and nothing was posted after this.

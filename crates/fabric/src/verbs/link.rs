@@ -19,6 +19,8 @@ pub(super) enum Task {
     Words(u16),
     /// READs and appends to the operation's buffer.
     Append,
+    /// READs over the operation's buffer, from that byte on.
+    At(usize),
     /// WRITEs the operation's buffer.
     Write,
     /// WRITEs the operation's buffer, and nothing waits for it.
@@ -38,7 +40,7 @@ pub(super) enum Task {
 
 impl Task {
     pub fn mutates(self) -> bool {
-        !matches!(self, Task::Words(_) | Task::Append | Task::Flush)
+        !matches!(self, Task::Words(_) | Task::Append | Task::At(_) | Task::Flush)
     }
 }
 
@@ -162,6 +164,7 @@ impl Link {
         let (verb, then) = match work.task {
             Task::Words(from) => (Verb::Read(at), Then::Words(from + work.done as u16)),
             Task::Append => (Verb::Read(at), Then::Append),
+            Task::At(from) => (Verb::Read(at), Then::At(from + work.done)),
             Task::CompareSwap { expect, new } => {
                 (Verb::CompareSwap { at, expect, new }, Then::Words(0))
             }

@@ -5,7 +5,7 @@ use std::future::Future;
 use crate::counters::Verb;
 use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX};
 use crate::{
-    Atomics, Buf, Caps, Counters, Fabric, RegionId, RemoteAddr, Result, RoundTrip,
+    Atomics, Buf, Caps, Counters, Fabric, RegionId, RemoteAddr, Result, RoundTrip, Swap,
     UnreliableWrites, Validation,
 };
 
@@ -105,6 +105,36 @@ impl Fabric for VerbsEndpoint {
                     (posted.with(|ops, op| ops.take_buf(op)), done)
                 }
                 Either::Away(Err((buf, error))) => (buf, Err(error)),
+            }
+        }
+    }
+
+    fn read_many<'a>(
+        &'a self,
+        reads: &'a [(RemoteAddr, usize)],
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<()>)> + 'a {
+        let posted = self.post_read_many(reads, buf);
+        async move {
+            match posted {
+                Ok(posted) => {
+                    let done = posted.wait().await;
+                    (posted.with(|ops, op| ops.take_buf(op)), done)
+                }
+                Err((buf, error)) => (buf, Err(error)),
+            }
+        }
+    }
+
+    fn compare_swap_many<'a>(
+        &'a self,
+        swaps: &'a [Swap],
+        mut seen: impl FnMut(usize, Result<u64>) + 'a,
+    ) -> impl Future<Output = ()> + 'a {
+        let posted = self.post_swaps(swaps);
+        async move {
+            for (number, swap) in posted.into_iter().enumerate() {
+                seen(number, Self::old_word(swap).await);
             }
         }
     }

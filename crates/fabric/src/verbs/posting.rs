@@ -2,7 +2,7 @@
 
 use crate::counters::Verb;
 use crate::limits::{DOORBELL_READS_MAX, READ_WORDS_MAX};
-use crate::{Buf, FabricError, RemoteAddr, Result};
+use crate::{Buf, FabricError, RemoteAddr, Result, Swap};
 
 use super::VerbsEndpoint;
 use super::endpoint::Posted;
@@ -98,6 +98,61 @@ impl VerbsEndpoint {
         }
         self.tally().count_round_trip();
         Ok(Posted { endpoint: self, op })
+    }
+
+    /// Posts READs into one buffer, one after the other there; READs of the home region are copied
+    /// now.
+    pub(super) fn post_read_many(
+        &self,
+        reads: &[(RemoteAddr, usize)],
+        mut buf: Buf,
+    ) -> Result<Posted<'_>, Refusal> {
+        let engine = &mut *self.engine.borrow_mut();
+        let check = |(at, len): &(RemoteAddr, usize)| match at.region() == self.home {
+            true => self.local.check_read(*at, *len),
+            false => engine.check(RC, *at, *len, Access::Read),
+        };
+        if let Err(error) = reads.iter().try_for_each(check) {
+            return Err((buf, error));
+        }
+        let op = engine.ops.add(reads.len() as u32, false);
+        let (start, mut links, mut near) = (buf.len(), Vec::new(), Buf::new());
+        buf.append_zeros(reads.iter().map(|read| read.1).sum());
+        engine.ops.lend(op, buf);
+        engine.ops.starts_at(op, start);
+        let mut from = start;
+        for (at, len) in reads {
+            self.count(Verb::Read, *at, *len);
+            if at.region() == self.home {
+                near.clear();
+                self.local.append_now(*at, *len, &mut near);
+                engine.ops.get(op).buf.part(from, *len).copy_from_slice(&near);
+                engine.ops.end(op, Ok(()));
+            } else {
+                links.extend(engine.queue(RC, op, Task::At(from), *at, *len));
+            }
+            from += len;
+        }
+        engine.pump_all(links);
+        self.tally().count_round_trip();
+        Ok(Posted { endpoint: self, op })
+    }
+
+    /// Posts swaps, each of which has an outcome of its own.
+    pub(super) fn post_swaps(&self, swaps: &[Swap]) -> Vec<Result<Posted<'_>>> {
+        let engine = &mut *self.engine.borrow_mut();
+        let mut links = Vec::new();
+        let mut queue = |Swap { at, expect, new }: Swap| {
+            engine.check_words(at, 1, Access::ReadAtomic)?;
+            self.count(Verb::CompareSwap, at, 8);
+            let op = engine.ops.add(1, false);
+            links.extend(engine.queue(RC, op, Task::CompareSwap { expect, new }, at, 8));
+            Ok(Posted { endpoint: self, op })
+        };
+        let posted = swaps.iter().map(|swap| queue(*swap)).collect();
+        engine.pump_all(links);
+        self.tally().count_round_trip();
+        posted
     }
 
     pub(super) fn post_word_and_bytes(
