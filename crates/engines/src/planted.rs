@@ -30,6 +30,9 @@ pub enum Bug {
     BatchBelievesTorn,
     /// A DELETE of a batch that lost its CAS counts as done.
     BatchDeletesAnyway,
+    /// A batch of PUTs over a network gives the entry of a CAS of unknown outcome back, as if the
+    /// CAS had failed.
+    BatchUnknownFailed,
     /// A batch of GETs takes the keys that the stages could not answer for absent.
     BatchForgetsRest,
     /// A PUT that lost its CAS to any operation on the key counts as done.

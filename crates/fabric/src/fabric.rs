@@ -103,8 +103,8 @@ const YIELD_US: u64 = 1;
 /// # Posting and waiting
 /// Every method that returns a future *posts when it is called* and waits when it is awaited, so a
 /// caller may do other work in between. One call is one doorbell, and one awaited call is one round
-/// trip in [`Counters`]. The exceptions are [`Fabric::chase`] and, where a backend has no way of its
-/// own, the verbs of many places.
+/// trip in [`Counters`]. The exceptions are [`Fabric::chase`] and, where a backend has no way of
+/// its own, the verbs of many places.
 pub trait Fabric {
     /// What this backend can do.
     fn caps(&self) -> Caps;

@@ -318,7 +318,7 @@ fn many_places_are_read_in_their_order<C: Cluster>() {
             }
             for count in [0, 1, 2, 17, MANY] {
                 let place = |number: usize| {
-                    let region = if number % 3 == 0 { HERE } else { THERE };
+                    let region = if number.is_multiple_of(3) { HERE } else { THERE };
                     (at(region, number as u64 * 13), number * 7 % 1100)
                 };
                 let reads: Vec<_> = (0..count).map(place).collect();

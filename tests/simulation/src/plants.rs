@@ -197,6 +197,9 @@ impl Plant {
                 | Bug::BatchDeletesAnyway
                 | Bug::BatchRestUnpinned,
             ) => of(Protocol::Loch, &[Workload::Batches]),
+            Plant::Engine(Family::Loch, Bug::BatchUnknownFailed) => {
+                of(Protocol::Loch, &[Workload::FarBatches])
+            }
             Plant::Engine(Family::Loch, Bug::PinIgnored | Bug::PinRecut | Bug::PinUnverified) => {
                 of(Protocol::Loch, &[Workload::Pins])
             }

@@ -4,6 +4,7 @@
 //! profile anew ("swarm testing"): a mixture that always contains everything hides failures that
 //! only a part of it would show.
 
+mod batches;
 mod variants;
 
 use clap::ValueEnum;
@@ -42,6 +43,8 @@ pub enum Workload {
     /// Batches of GETs and PUTs, on one host, beside the work of the other workloads. Loch's
     /// protocol alone has batches.
     Batches,
+    /// Batches of GETs, PUTs and DELETEs over a network, beside the work of the other workloads.
+    FarBatches,
     /// Values that are read in place, on one host, while their keys are changed, deleted and moved,
     /// beside the work of the other workloads. Loch's protocol alone has pins.
     Pins,
@@ -175,7 +178,10 @@ impl Kind {
     /// All kinds of a protocol.
     pub fn all(protocol: Protocol) -> Vec<Kind> {
         let is_of = |workload: &Workload| {
-            let is_own = matches!(workload, Workload::Batches | Workload::Pins | Workload::Hosts);
+            let is_own = matches!(
+                workload,
+                Workload::Batches | Workload::FarBatches | Workload::Pins | Workload::Hosts
+            );
             protocol == Protocol::Loch || !is_own
         };
         let workloads = Workload::ALL.into_iter().filter(is_of);
@@ -229,6 +235,7 @@ impl Workload {
         Self::Batches,
         Self::Pins,
         Self::Hosts,
+        Self::FarBatches,
     ];
 
     /// Its name on the command line.
@@ -245,6 +252,7 @@ impl Workload {
             Workload::Expiry => "expiry",
             Workload::Coarse => "coarse",
             Workload::Batches => "batches",
+            Workload::FarBatches => "far-batches",
             Workload::Pins => "pins",
             Workload::Hosts => "hosts",
         }
@@ -258,7 +266,8 @@ impl Workload {
             Self::HeldUp => held_up(Self::Hot.usual(random), random),
             Self::Expiry => expiry(Self::Hot.usual(random), random),
             Self::Coarse => variants::coarse(random),
-            Self::Batches => variants::batches(random),
+            Self::Batches => batches::near(random),
+            Self::FarBatches => batches::far(random),
             Self::Pins => variants::pins(random),
             Self::Hosts => variants::hosts(random),
             _ => self.usual(random),
@@ -353,6 +362,7 @@ impl Workload {
             | Workload::Expiry
             | Workload::Coarse
             | Workload::Batches
+            | Workload::FarBatches
             | Workload::Pins
             | Workload::Hosts => (2, 4, 16),
             Workload::Full => {

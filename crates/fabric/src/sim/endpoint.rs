@@ -166,7 +166,10 @@ impl SimEndpoint {
     /// Posts one verb that will be waited for.
     fn post_one(&self, work: Work, at: RemoteAddr, data: Vec<u8>) -> Result<Posted<'_>> {
         self.doorbell();
-        self.post_beside(work, at, data)
+        let id = self.post(work, at, data)?;
+        let mut verbs = [None; DOORBELL_READS_MAX];
+        verbs[0] = Some(id);
+        Ok(Posted { world: &self.world, verbs })
     }
 
     fn post_reads(&self, at: &[RemoteAddr], each: usize) -> Result<Posted<'_>> {

@@ -26,6 +26,7 @@ mod endpoint;
 mod faults;
 mod flight;
 mod mailboxes;
+mod many;
 mod memory;
 mod messages;
 mod nic;

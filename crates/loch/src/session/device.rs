@@ -48,7 +48,8 @@ impl<L> Linked<L> {
 impl<L> Fabric for Linked<L> {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read chase read_many read_word_and_bytes
-        compare_swap compare_swap_many fetch_add write_unsignaled write is_mapped store_before store_after announce
+        compare_swap compare_swap_many fetch_add write_unsignaled
+        write is_mapped store_before store_after announce
         load load_bytes reload will_read will_store raw posted is_settled now_us wall_ms random
         pause yield_now store
         => endpoint

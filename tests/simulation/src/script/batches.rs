@@ -111,6 +111,17 @@ impl Begun<'_> {
         }
     }
 
+    /// A pair was stored. A later one with the same key is stored after it.
+    fn follow(&self, pair: usize) {
+        let same = |later: &usize| self.keys[*later] == self.keys[pair];
+        let Some(later) = (pair + 1..self.keys.len()).find(same) else { return };
+        if self.answered.borrow()[later] {
+            self.notes.absurd("the later of two pairs with the same key was stored first".into());
+        }
+        let now = self.notes.world.now_ns();
+        self.notes.operations.borrow_mut()[self.called[later]].called = now;
+    }
+
     async fn put(&self, client: &Client, asks: &[Ask]) -> Result<(), EngineError> {
         let pair = |(key, ask): (&u64, &Ask)| {
             let Ask::Put(value) = ask else { unreachable!("a batch of PUTs") };
@@ -119,6 +130,7 @@ impl Begun<'_> {
         let pairs: Vec<_> = self.keys.iter().zip(asks).map(pair).collect();
         let stored = |pair: usize, version| {
             self.notes.told(self.keys[pair], version);
+            self.follow(pair);
             self.answer(pair, Answer::Stored(version));
         };
         own(client).put_many(&pairs, stored).await

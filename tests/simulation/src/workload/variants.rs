@@ -1,10 +1,10 @@
-//! Workloads that do the work of others: in another table, by other calls, or from fewer hosts.
+//! Workloads that do the work of others: in another table, in place, or from fewer hosts.
 
 use loch_engines::limits::DATA_TABLE_BYTES_MAX;
 use loch_fabric::sim::Profile;
 use rand::{Rng, RngExt};
 
-use super::{SHORT, Setting, Workload, sometimes};
+use super::{Setting, Workload, sometimes};
 
 /// The work of another workload in a table with the addresses of the largest one: entries begin at
 /// multiples of 128 bytes and more.
@@ -12,26 +12,6 @@ pub fn coarse(random: &mut impl Rng) -> Setting {
     let others = [Workload::Hot, Workload::Full, Workload::Reuse, Workload::Long];
     let mut setting = others[random.random_range(0..others.len())].usual(random);
     setting.table.addresses_of = Some(DATA_TABLE_BYTES_MAX);
-    setting
-}
-
-/// Batches beside the work of another workload, where memory is near.
-pub fn batches(random: &mut impl Rng) -> Setting {
-    use Workload::{Expiry, Full, HeldUp, Hot, Moves, Reuse, Scarce, Wraps};
-    let others = [Hot, Full, Reuse, Moves, Scarce, Wraps, HeldUp, Expiry];
-    let mut setting = others[random.random_range(0..others.len())].setting(random);
-    setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
-    let options = &mut setting.table.options;
-    (options.cache, options.batched_reads, options.checksums) = (Some(false), Some(false), false);
-    setting.batches = random.random_range(0.2..0.8);
-    setting.keys = setting.keys.max(3);
-    if random.random_bool(0.3) {
-        // Answers are held up for as long as a generation takes to start over.
-        setting.table.gen_bits = Some(random.random_range(1..=2));
-        (setting.quarantine, setting.value_bytes) = (0, SHORT);
-        let faults = &mut setting.faults;
-        (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
-    }
     setting
 }
 

@@ -1,7 +1,7 @@
 //! What a batch of operations keeps between its steps: the client uses the memory again and again.
 
 use arrayvec::ArrayVec;
-use loch_fabric::{Buf, RegionId, RemoteAddr};
+use loch_fabric::{Buf, RegionId, RemoteAddr, Swap};
 
 use super::alloc::Own;
 use crate::limits::{BATCH_KEYS, BATCH_PUTS};
@@ -16,6 +16,10 @@ pub(in crate::nessie) struct Batch {
     pub looks: [Look; BATCH_KEYS],
     /// The entries that PUTs replace, or DELETEs take away.
     pub old: Each<Old>,
+    /// The CASes that do that.
+    pub swaps: Each<Swap>,
+    /// The keys that are looked for in the index, if not all are.
+    pub cold: Each<u8>,
     /// The keys that are left to the general path.
     pub rest: Each<u8>,
     /// The entries into which the values of PUTs were written.
@@ -34,7 +38,7 @@ pub(in crate::nessie) struct Look {
     pub slot: RemoteAddr,
     /// The slot's word.
     pub word: Ite,
-    /// How many buckets have shown no match.
+    /// How many buckets have shown no match, or [`Look::REMEMBERED`].
     pub way: u8,
 }
 
@@ -46,6 +50,9 @@ impl Default for Look {
 }
 
 impl Look {
+    /// The look begins in the bucket where the client's cache remembers the key.
+    pub const REMEMBERED: u8 = u8::MAX;
+
     /// Begins in the key's first bucket.
     #[inline(always)]
     pub fn begin(map: &TableMap, hash: KeyHash) -> Self {
@@ -68,6 +75,8 @@ impl Default for Batch {
         Self {
             looks: [Look::default(); BATCH_KEYS],
             old: Each::new(),
+            swaps: Each::new(),
+            cold: Each::new(),
             rest: Each::new(),
             owned: ArrayVec::new(),
             versions: ArrayVec::new(),

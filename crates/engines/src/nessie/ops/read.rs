@@ -227,7 +227,8 @@ pub(in crate::nessie) fn names_nothing(word: Ite) -> EngineError {
     EngineError::Damaged { what }
 }
 
-fn has_sums(header: &Header, place: Place, buf: &[u8], with_value: bool) -> bool {
+/// Whether the checksums of a copy of an entry are right, which holds its header and more.
+pub(super) fn has_sums(header: &Header, place: Place, buf: &[u8], with_value: bool) -> bool {
     let Some(expiry_and_key) = buf.get(header.summed_at()..header.value_at()) else {
         return false;
     };

@@ -59,7 +59,7 @@ impl<F: Fabric> Client<F> {
         cache.borrow_mut().line(candidates.hash.name(), key, self.session.epoch())
     }
 
-    fn confirm(&self, candidates: &Candidates, word: Ite) {
+    pub(super) fn confirm(&self, candidates: &Candidates, word: Ite) {
         if let Some(cache) = &self.cache {
             cache.borrow_mut().confirm(candidates.hash.name(), word, self.seen_epoch());
         }

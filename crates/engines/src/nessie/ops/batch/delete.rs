@@ -1,9 +1,10 @@
 //! DELETEs of many keys.
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::{Chase, Fabric, RemoteAddr, Step};
+use loch_fabric::{Chase, Fabric, FabricError, RemoteAddr, Step, Swap};
 
-use super::longest;
+use super::remembered::Part;
+use super::{add_error, longest};
 use crate::error::EngineError;
 use crate::limits::BATCH_KEYS;
 use crate::nessie::client::Client;
@@ -24,8 +25,7 @@ impl<F: Fabric> Client<F> {
         keys: &[K],
         mut deleted: impl FnMut(usize, bool),
     ) -> Result<(), EngineError> {
-        if !self.one_by_one {
-            // The entries of a batch are validated by their generations alone.
+        if !self.has_stages() {
             for (number, key) in keys.iter().enumerate() {
                 deleted(number, self.delete(key.as_ref()).await?);
             }
@@ -56,33 +56,88 @@ impl<F: Fabric> Client<F> {
         batch.old.clear();
         batch.rest.clear();
         let epoch = self.session.pin(&self.fabric)?;
-        let mut entry = std::mem::take(&mut batch.entry);
-        let mut deletes = Deletes { client: self, keys, batch, entry_len };
-        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut deletes);
-        let chased = chased.await;
-        batch.entry = entry;
-        chased?;
-        let Batch { looks, old, rest, .. } = batch;
-        for Old { key, entry_len, generation } in old.drain(..) {
-            let number = usize::from(key);
-            let Look { slot, word, .. } = looks[number];
-            let empty = self.fresh_empty().await?;
-            // Linearization point of a DELETE that found a value (protocol D3).
-            if self.fabric.compare_swap(slot, word.0, empty.0).await? == word.0 {
-                self.unlinked_in(self.map.classes.of(entry_len as usize), word, generation)?;
-                deleted(number, true);
-            } else if planted::is(Bug::BatchDeletesAnyway) {
-                deleted(number, true);
-            } else {
-                rest.push(key);
-            }
-        }
+        self.find_doomed(batch, keys, (slots, entry_len)).await?;
+        self.take_out(batch, &mut deleted).await?;
         drop(epoch);
-        for key in &batch.rest {
-            let key = usize::from(*key);
-            deleted(key, self.delete(keys[key].as_ref()).await?);
+        if self.one_by_one {
+            for key in &batch.rest {
+                let key = usize::from(*key);
+                deleted(key, self.delete(keys[key].as_ref()).await?);
+            }
+            return Ok(());
         }
-        Ok(())
+        let rest = batch.rest.iter().map(|key| {
+            let key = usize::from(*key);
+            async move { self.delete(keys[key].as_ref()).await.map(|had_value| (key, had_value)) }
+        });
+        self.all_of(rest.collect(), |(key, had_value)| deleted(key, had_value)).await
+    }
+
+    /// Finds the entries that the keys have.
+    async fn find_doomed<K: AsRef<[u8]>>(
+        &self,
+        batch: &mut Batch,
+        keys: &[K],
+        (slots, entry_len): (usize, usize),
+    ) -> Result<(), EngineError> {
+        let mut entry = std::mem::take(&mut batch.entry);
+        let cold = self.cache.is_some().then(|| {
+            for (look, key) in batch.looks.iter_mut().zip(keys) {
+                *look = Look::begin(&self.map, KeyHash::of(&self.map, key.as_ref()));
+            }
+            self.find_remembered(batch, keys.iter().map(AsRef::as_ref), true);
+            batch.cold.clone()
+        });
+        let mut deletes = Deletes { client: self, keys, batch, entry_len };
+        let chased = match &cold {
+            None => self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut deletes).await,
+            Some(cold) => {
+                let mut part = Part { keys: cold, chase: &mut deletes };
+                self.fabric.chase(cold.len(), slots, entry_len, &mut entry, &mut part).await
+            }
+        };
+        batch.entry = entry;
+        Ok(chased?)
+    }
+
+    /// Takes the entries that were found out of the index, and leaves the keys that others changed
+    /// to the general path.
+    async fn take_out(
+        &self,
+        batch: &mut Batch,
+        deleted: &mut impl FnMut(usize, bool),
+    ) -> Result<(), EngineError> {
+        let Batch { looks, old, swaps, rest, .. } = batch;
+        swaps.clear();
+        for Old { key, .. } in &*old {
+            let Look { slot, word, .. } = looks[usize::from(*key)];
+            let empty = self.fresh_empty().await?;
+            swaps.push(Swap { at: slot, expect: word.0, new: empty.0 });
+        }
+        let mut result = Ok(());
+        let seen = |number: usize, was: Result<u64, FabricError>| {
+            let Old { key, entry_len, generation } = old[number];
+            let number = usize::from(key);
+            let word = looks[number].word;
+            if self.cache.is_some() {
+                self.forget_found(&looks[number]);
+            }
+            match was {
+                // Linearization point of a DELETE that found a value (protocol D3).
+                Ok(was) if was == word.0 => {
+                    let class = self.map.classes.of(entry_len as usize);
+                    match self.unlinked_in(class, word, generation) {
+                        Ok(()) => deleted(number, true),
+                        Err(error) => add_error(&mut result, error),
+                    }
+                }
+                Ok(_) if planted::is(Bug::BatchDeletesAnyway) => deleted(number, true),
+                Ok(_) => rest.push(key),
+                Err(error) => add_error(&mut result, error.into()),
+            }
+        };
+        self.fabric.compare_swap_many(swaps, seen).await;
+        result
     }
 }
 

@@ -8,7 +8,7 @@ use crate::error::EngineError;
 use crate::limits::BATCH_KEYS;
 use crate::nessie::client::Client;
 use crate::nessie::client::batch::{Batch, Look};
-use crate::nessie::layout::dte::Header;
+use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::ops::read::Want;
 use crate::operation::Found;
@@ -46,8 +46,7 @@ impl<F: Fabric> Client<F> {
         want: Want,
         mut found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
-        if !self.one_by_one {
-            // The entries of a batch are validated by their generations alone.
+        if !self.has_stages() {
             for (number, key) in keys.iter().enumerate() {
                 let hash = self.hash(key.as_ref())?;
                 let _epoch = self.session.pin(&self.fabric)?;
@@ -77,15 +76,7 @@ impl<F: Fabric> Client<F> {
         found: impl FnOnce(Option<Found<'_>>),
     ) -> Result<(), EngineError> {
         let seen = self.look_up(hash, key, want, Buf::new(), None).await?;
-        found(seen.as_ref().map(|(header, entry)| Found {
-            version: header.version,
-            value: if want == Want::Value {
-                &entry[header.value_at()..header.entry_len()]
-            } else {
-                &[]
-            },
-            expires_at_ms: header.expires_at_ms(entry),
-        }));
+        hand_on(seen.as_ref(), want, found);
         Ok(())
     }
 
@@ -116,6 +107,20 @@ impl<F: Fabric> Client<F> {
         if longest > 0 {
             self.hint_read_of(longest);
         }
+        if !self.one_by_one {
+            let rest = batch.rest.iter().map(|key| {
+                let (key, hash) = (usize::from(*key), batch.looks[usize::from(*key)].hash);
+                async move {
+                    let seen = self.look_up(hash, keys[key].as_ref(), want, Buf::new(), None);
+                    seen.await.map(|seen| (key, seen))
+                }
+            });
+            let done = |(key, seen): (usize, Option<(Header, Buf)>)| {
+                hand_on(seen.as_ref(), want, |value| found(key, value))
+            };
+            self.all_of(rest.collect(), done).await?;
+            batch.rest.clear();
+        }
         for key in &batch.rest {
             let key = usize::from(*key);
             if planted::is(Bug::BatchForgetsRest) {
@@ -130,6 +135,19 @@ impl<F: Fabric> Client<F> {
     }
 }
 
+/// Hands on what the general path has found.
+fn hand_on(seen: Option<&(Header, Buf)>, want: Want, found: impl FnOnce(Option<Found<'_>>)) {
+    found(seen.map(|(header, entry)| Found {
+        version: header.version,
+        value: if want == Want::Value {
+            &entry[header.value_at()..header.entry_len()]
+        } else {
+            &[]
+        },
+        expires_at_ms: header.expires_at_ms(entry),
+    }));
+}
+
 /// GETs of a batch, from the keys to the values.
 struct Gets<'a, F: Fabric, K, S> {
     client: &'a Client<F>,
@@ -142,17 +160,51 @@ struct Gets<'a, F: Fabric, K, S> {
     longest: usize,
 }
 
+impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'_, F, K, S> {
+    /// The first step of a look for a remembered key.
+    #[cold]
+    fn step_remembered(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
+        let (key, look) = (self.keys[number].as_ref(), &mut self.batch.looks[number]);
+        let read = look.slot;
+        if let Some(line) = self.client.look_remembered(look, key, bucket) {
+            let (header, want) = (line.header(), self.want);
+            let is_plain = header.flags & flags::EXPIRES == 0;
+            if is_plain && (want == Want::Key || line.has_value()) {
+                let value = match want {
+                    Want::Key => &[],
+                    Want::Value => &line.bytes[header.value_at()..header.entry_len()],
+                };
+                // Linearization point of a warm hit (protocol G5): the READ of the bucket.
+                let version = header.version;
+                (self.found)(number, Some(Found { version, value, expires_at_ms: None }));
+                return Step::End;
+            }
+        }
+        match look.slot == read {
+            true => self.client.step(self.batch, number, bucket, self.entry_len),
+            false => Step::Bucket(look.slot),
+        }
+    }
+}
+
 impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Gets<'_, F, K, S> {
     #[inline(always)]
     fn bucket(&mut self, number: usize) -> RemoteAddr {
         let map = &*self.client.map;
-        let look = Look::begin(map, KeyHash::of(map, self.keys[number].as_ref()));
+        let key = self.keys[number].as_ref();
+        let mut look = Look::begin(map, KeyHash::of(map, key));
+        if self.client.cache.is_some() {
+            self.client.begin_remembered(&mut look, key);
+        }
         self.batch.looks[number] = look;
         look.slot
     }
 
     #[inline(always)]
     fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
+        if self.batch.looks[number].way == Look::REMEMBERED {
+            return self.step_remembered(number, bucket);
+        }
         self.client.step(self.batch, number, bucket, self.entry_len)
     }
 
@@ -160,7 +212,7 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Ge
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
         let Batch { looks, rest, .. } = &mut *self.batch;
         let wanted = self.keys[number].as_ref();
-        let header = self.client.sound(looks[number].word, wanted, entry, again);
+        let header = self.client.sound(looks[number].word, (wanted, self.want), entry, again);
         let end = |header: &Header| match self.want {
             Want::Key => header.value_at(),
             Want::Value => header.entry_len(),
@@ -169,6 +221,9 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Ge
             rest.push(number as u8);
             return;
         };
+        if self.client.cache.is_some() {
+            self.client.remember_found(&looks[number], &entry[..end(header)]);
+        }
         let value = &entry[header.value_at()..end(header)];
         if self.want == Want::Value {
             self.longest = self.longest.max(end(header));

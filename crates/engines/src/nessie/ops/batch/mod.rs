@@ -4,30 +4,52 @@
 //! A batch follows the rules of the single operations, and its linearization points are theirs.
 //! Only the usual case is done here: the first match in a bucket is the key's entry, and nobody
 //! changes it. The other keys are left to the general path, after those.
+//!
+//! Over a network each stage is one doorbell: all buckets, all entries with the second buckets of
+//! the keys that need them, all CASes. The values of PUTs are written before the first, into memory
+//! of the client's own node; notes about old entries are not waited for. A batch does without the
+//! stages that the client's cache makes needless (`remembered.rs`).
+//!
+//! **Errors.** A stage of READs that fails ends the batch, which then has changed nothing. Each CAS
+//! has an outcome of its own. A CAS of unknown outcome may have been executed, or may be later: its
+//! key is neither done nor left to the general path, and the entry that it may have put into the
+//! index is left to the scrubber.
 
 mod delete;
 mod get;
 mod put;
+mod remembered;
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::{Fabric, Step};
+use loch_fabric::{Fabric, Step, Validation, lanes};
 use zerocopy::FromBytes;
 
 use crate::error::EngineError;
 use crate::kv::check_key;
-use crate::limits::{BATCH_ENTRY_BYTES_MAX, WAYS_MAX};
+use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_PUTS, WAYS_MAX};
 use crate::nessie::client::Client;
 use crate::nessie::client::batch::{Batch, Look, Old};
 use crate::nessie::layout::dte::{HEADER_BYTES, Header, flags};
 use crate::nessie::layout::ite::Ite;
+use crate::nessie::ops::read::{Want, has_sums};
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
-    /// Whether batches are worth it: where round trips are cheap, entries are short, and no cache
-    /// saves READs. Otherwise as many single operations, in lanes, cost less.
+    /// Whether batches are worth it: where entries are short, and round trips are either shared by
+    /// many keys over a network, or cheap and not saved by a cache. Otherwise as many single
+    /// operations, in lanes, cost less.
     #[inline]
     pub fn takes_batches(&self) -> bool {
-        self.one_by_one && self.cache.is_none() && self.read_hint.get() <= BATCH_ENTRY_BYTES_MAX
+        let in_stages = if self.one_by_one { self.cache.is_none() } else { self.has_stages() };
+        in_stages && self.read_hint.get() <= BATCH_ENTRY_BYTES_MAX
+    }
+
+    /// Whether a batch is done in stages, whose entries are validated by their generations alone,
+    /// or by checksums alone.
+    #[inline]
+    fn has_stages(&self) -> bool {
+        let by_checksum = self.fabric.caps().validation == Validation::Checksum;
+        self.one_by_one || by_checksum && !self.session.is_observer()
     }
 
     /// From a key's bucket to the entry that its first match names, or to the next bucket. The end
@@ -64,14 +86,26 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The header of an entry that was looked at, if it is plain, of the key, and of the
-    /// incarnation that the word names. `again` is its generation, READ again afterwards.
+    /// incarnation that the word names. `again` is its generation, READ again afterwards. Where
+    /// that is not done the checksums tell; the value's counts if the value is wanted.
     #[inline(always)]
-    fn sound<'e>(&self, word: Ite, key: &[u8], entry: &'e [u8], again: u64) -> Option<&'e Header> {
+    fn sound<'e>(
+        &self,
+        word: Ite,
+        (key, want): (&[u8], Want),
+        entry: &'e [u8],
+        again: u64,
+    ) -> Option<&'e Header> {
         let (header, _) = Header::ref_from_prefix(entry).ok()?;
         let is_plain = header.flags & !flags::BLIND == 0;
         let has_key = || entry.get(HEADER_BYTES..HEADER_BYTES + header.key_len()) == Some(key);
         let is_unchanged = again == header.generation || planted::is(Bug::BatchBelievesTorn);
-        (is_plain && is_unchanged && self.is_named(word, header) && has_key()).then_some(header)
+        let has_sums = || {
+            let place = self.map.codec.place(word);
+            self.one_by_one || has_sums(header, place, entry, want == Want::Value)
+        };
+        let is_sound = is_plain && is_unchanged && self.is_named(word, header) && has_key();
+        (is_sound && has_sums()).then_some(header)
     }
 
     /// The next step of a look of a batch. Keys whose looks end without an entry are left to the
@@ -97,7 +131,7 @@ impl<F: Fabric> Client<F> {
     fn keep_old(&self, batch: &mut Batch, number: usize, key: &[u8], entry: &[u8], again: u64) {
         let Batch { looks, old, rest, .. } = batch;
         let (word, number) = (looks[number].word, number as u8);
-        let header = self.sound(word, key, entry, again);
+        let header = self.sound(word, (key, Want::Key), entry, again);
         match header.filter(|_| self.map.codec.is_unmoved(word)) {
             Some(header) => old.push(Old {
                 key: number,
@@ -106,6 +140,33 @@ impl<F: Fabric> Client<F> {
             }),
             None => rest.push(number),
         }
+    }
+
+    /// Does operations of the general path side by side, so that none waits for another's epoch.
+    /// Returns the error of one if any failed.
+    async fn all_of<T, O: Future<Output = Result<T, EngineError>>>(
+        &self,
+        operations: Vec<O>,
+        mut done: impl FnMut(T),
+    ) -> Result<(), EngineError> {
+        let mut result = Ok(());
+        let ended = |ended: Result<T, EngineError>| match ended {
+            Ok(answer) => done(answer),
+            Err(error) => add_error(&mut result, error),
+        };
+        lanes::run(BATCH_PUTS, operations, ended).await;
+        result
+    }
+}
+
+/// Adds an error to the result of a batch. An error after which an operation may have been done, or
+/// may not, tells more than any other.
+#[cold]
+fn add_error(result: &mut Result<(), EngineError>, error: EngineError) {
+    let is_ambiguous = |error: &EngineError| matches!(error, EngineError::Ambiguous(_));
+    match result {
+        Err(known) if is_ambiguous(known) || !is_ambiguous(&error) => (),
+        _ => *result = Err(error),
     }
 }
 

@@ -1,15 +1,18 @@
 //! PUTs of many keys.
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::{Chase, Fabric, RemoteAddr, Step, lanes};
+use loch_fabric::{Chase, Fabric, FabricError, RemoteAddr, Step, Swap};
 
-use super::longest;
+use super::remembered::Part;
+use super::{add_error, longest};
 use crate::error::EngineError;
 use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_PUTS};
 use crate::nessie::client::Client;
+use crate::nessie::client::alloc::Own;
 use crate::nessie::client::batch::{Batch, Look, Old};
 use crate::nessie::layout::dte::flags;
 use crate::nessie::layout::hash::KeyHash;
+use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::slab::Class;
 use crate::nessie::ops::draft::{Draft, DraftValue, Rule};
 use crate::nessie::ops::read::Want;
@@ -18,17 +21,17 @@ use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
     /// PUTs many pairs. `stored` is called once for each pair that was stored, with its index and
-    /// the value's version, in any order. Of two pairs with the same key either may win.
+    /// the value's version, in any order. Of two pairs with the same key the later one wins.
     ///
     /// # Errors
     /// As [`Client::put`]. After an error no further PUTs are begun; others may have been done.
+    /// [`EngineError::Ambiguous`] is told before any other error.
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
         mut stored: impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        if !self.one_by_one {
-            // The entries of a batch are validated by their generations alone.
+        if !self.has_stages() {
             for (number, (key, value)) in pairs.iter().enumerate() {
                 let options = PutOptions::default();
                 stored(number, self.put(key.as_ref(), value.as_ref(), options).await?);
@@ -36,25 +39,29 @@ impl<F: Fabric> Client<F> {
             return Ok(());
         }
         let mut batch = self.batch.take().unwrap_or_default();
-        let mut done = Ok(());
-        for (begin, pairs) in (0..).step_by(BATCH_PUTS).zip(pairs.chunks(BATCH_PUTS)) {
+        let (mut begin, mut result) = (0, Ok(()));
+        while begin < pairs.len() && result.is_ok() {
+            let end = pairs.len().min(begin + BATCH_PUTS);
             let stored = |pair, version| stored(begin + pair, version);
-            done = self.put_batch(&mut batch, pairs, stored).await;
-            if done.is_err() {
-                break;
+            match self.put_batch(&mut batch, &pairs[begin..end], stored).await {
+                Ok(done) => begin += done,
+                Err(error) => result = Err(error),
             }
         }
         self.batch.set(Some(batch));
-        done
+        result
     }
 
+    /// PUTs the first of some pairs, up to the one that has the same key as another before it.
+    /// Returns how many these are.
     async fn put_batch<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         batch: &mut Batch,
         pairs: &[(K, V)],
         mut stored: impl FnMut(usize, u64),
-    ) -> Result<(), EngineError> {
+    ) -> Result<usize, EngineError> {
         let key_len = longest(pairs.iter().map(|pair| pair.0.as_ref()))?;
+        let pairs = &pairs[..self.begin_looks(batch, pairs)];
         batch.versions.clear();
         for (_, value) in pairs {
             self.check_value(value.as_ref().len())?;
@@ -65,22 +72,66 @@ impl<F: Fabric> Client<F> {
             batch.versions.push(version);
         }
         let entry_len = self.first_read_len(key_len, Want::Key);
-        let slots = self.map.shape.geometry.bucket_slots as usize;
         batch.old.clear();
         batch.rest.clear();
         let epoch = self.session.pin(&self.fabric)?;
         self.write_entries(batch, pairs)?;
         let count = batch.owned.len();
-        let mut entry = std::mem::take(&mut batch.entry);
-        let mut puts = Puts { client: self, pairs, batch, entry_len };
-        let chased = self.fabric.chase(count, slots, entry_len, &mut entry, &mut puts).await;
-        batch.entry = entry;
-        chased?;
+        if let Err(error) = self.find_old(batch, &pairs[..count], entry_len).await {
+            // No word of the index names the entries.
+            batch.owned.drain(..).try_for_each(|own| self.release(own))?;
+            return Err(error);
+        }
         self.replace_entries(batch, pairs, &mut stored).await?;
         let epoch = Some(epoch).filter(|_| !planted::is(Bug::BatchRestUnpinned));
         self.install_rest(batch, pairs, &mut stored).await?;
         drop(epoch);
-        self.put_others(count, &pairs[count..], &mut stored).await
+        self.put_others(count, &pairs[count..], &mut stored).await?;
+        Ok(pairs.len())
+    }
+
+    /// Begins to look for keys, up to the first that is among those before it. Returns how many
+    /// these are.
+    fn begin_looks<K: AsRef<[u8]>, V>(&self, batch: &mut Batch, pairs: &[(K, V)]) -> usize {
+        // A bit for each name: most names differ in it.
+        let mut seen = [0u64; 8];
+        for (number, (key, _)) in pairs.iter().enumerate() {
+            let hash = KeyHash::of(&self.map, key.as_ref());
+            let name = hash.name();
+            let (bits, bit) = (&mut seen[(name >> 6) as usize % 8], 1 << (name % 64));
+            let is_known = |before: &Look| before.hash.name() == name;
+            if *bits & bit != 0 && batch.looks[..number].iter().any(is_known) {
+                return number;
+            }
+            *bits |= bit;
+            batch.looks[number] = Look::begin(&self.map, hash);
+        }
+        pairs.len()
+    }
+
+    /// Finds the old entries of the pairs' keys.
+    async fn find_old<K: AsRef<[u8]>, V>(
+        &self,
+        batch: &mut Batch,
+        pairs: &[(K, V)],
+        entry_len: usize,
+    ) -> Result<(), EngineError> {
+        let slots = self.map.shape.geometry.bucket_slots as usize;
+        let mut entry = std::mem::take(&mut batch.entry);
+        let cold = self.cache.is_some().then(|| {
+            self.find_remembered(batch, pairs.iter().map(|pair| pair.0.as_ref()), false);
+            batch.cold.clone()
+        });
+        let mut puts = Puts { client: self, pairs, batch, entry_len };
+        let chased = match &cold {
+            None => self.fabric.chase(pairs.len(), slots, entry_len, &mut entry, &mut puts).await,
+            Some(cold) => {
+                let mut part = Part { keys: cold, chase: &mut puts };
+                self.fabric.chase(cold.len(), slots, entry_len, &mut entry, &mut part).await
+            }
+        };
+        batch.entry = entry;
+        Ok(chased?)
     }
 
     /// Takes an entry for each pair, and writes it, up to the first for which there is none, or
@@ -95,9 +146,7 @@ impl<F: Fabric> Client<F> {
         let mut alloc = self.alloc.borrow_mut();
         let mut class: Option<(usize, Class)> = None;
         for (number, (pair, version)) in pairs.iter().zip(versions).enumerate() {
-            let hash = KeyHash::of(&self.map, pair.0.as_ref());
-            looks[number] = Look::begin(&self.map, hash);
-            let draft = draft(pair, hash, *version);
+            let draft = draft(pair, looks[number].hash, *version);
             let entry_len = draft.entry_len();
             if entry_len > BATCH_ENTRY_BYTES_MAX {
                 break;
@@ -121,22 +170,57 @@ impl<F: Fabric> Client<F> {
         pairs: &[(K, V)],
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        let Batch { looks, old, rest, owned, versions, .. } = batch;
-        for Old { key, entry_len, generation } in old.drain(..) {
-            let number = usize::from(key);
-            let (Look { hash, slot, word, .. }, own) = (looks[number], &owned[number]);
-            let new = self.visible(hash.filter(&self.map), *own);
-            // Linearization point of an update (protocol P4).
-            if self.fabric.compare_swap(slot, word.0, new.0).await? != word.0 {
-                rest.push(key);
-                continue;
-            }
-            let new_len = draft(&pairs[number], hash, 0).entry_len();
-            let class = self.class_beside(own.class, new_len, entry_len as usize);
-            self.unlinked_in(class, word, generation)?;
-            stored(number, versions[number]);
+        let Batch { looks, old, swaps, rest, owned, versions, .. } = batch;
+        swaps.clear();
+        for Old { key, .. } in &*old {
+            let number = usize::from(*key);
+            let Look { hash, slot, word, .. } = looks[number];
+            let new = self.visible(hash.filter(&self.map), owned[number]);
+            swaps.push(Swap { at: slot, expect: word.0, new: new.0 });
         }
-        Ok(())
+        let mut result = Ok(());
+        let seen = |swap: usize, was: Result<u64, FabricError>| {
+            let Old { key, entry_len, generation } = old[swap];
+            let number = usize::from(key);
+            let (Look { hash, word, .. }, own) = (looks[number], owned[number]);
+            match was {
+                // Linearization point of an update (protocol P4).
+                Ok(was) if was == word.0 => {
+                    let draft = draft(&pairs[number], hash, versions[number]);
+                    let class = self.class_beside(own.class, draft.entry_len(), entry_len as usize);
+                    match self.unlinked_in(class, word, generation) {
+                        Ok(()) => stored(number, versions[number]),
+                        Err(error) => add_error(&mut result, error),
+                    }
+                    if self.cache.is_some() {
+                        let (at, new) = (swaps[swap].at, Ite(swaps[swap].new));
+                        self.installed_found(at, new, &draft, own);
+                    }
+                }
+                Ok(_) => rest.push(key),
+                Err(error) => add_error(&mut result, self.not_swapped(error, own)),
+            }
+            if was.ok() != Some(word.0) && self.cache.is_some() {
+                self.forget_found(&looks[number]);
+            }
+        };
+        self.fabric.compare_swap_many(swaps, seen).await;
+        if result.is_err() {
+            // The entries of the other keys are not named by any word.
+            rest.drain(..).try_for_each(|key| self.release(owned[usize::from(key)]))?;
+        }
+        result
+    }
+
+    /// Gives the entry of a CAS that failed back, unless the CAS may have been executed, or may be
+    /// later: then only the scrubber knows whether a word names the entry.
+    #[cold]
+    fn not_swapped(&self, error: FabricError, own: Own) -> EngineError {
+        let is_unknown = matches!(error, FabricError::OutcomeUnknown { .. });
+        if is_unknown && !planted::is(Bug::BatchUnknownFailed) {
+            return error.into();
+        }
+        self.release(own).err().unwrap_or(error.into())
     }
 
     /// Installs the values of the other keys by the general path. The caller holds the epoch in
@@ -162,7 +246,7 @@ impl<F: Fabric> Client<F> {
                 installed.map(|_| (number, version))
             });
         }
-        self.all_of(begun, stored).await
+        self.all_of(begun, |(pair, version)| stored(pair, version)).await
     }
 
     /// PUTs pairs that have no entry, one by one. The first is the pair number `first`.
@@ -179,23 +263,7 @@ impl<F: Fabric> Client<F> {
             let put = self.put(key.as_ref(), value.as_ref(), PutOptions::default());
             put.await.map(|version| (number, version))
         });
-        self.all_of(puts.collect(), stored).await
-    }
-
-    /// Does operations of the general path side by side, so that none waits for another's epoch.
-    async fn all_of<O: Future<Output = Result<(usize, u64), EngineError>>>(
-        &self,
-        operations: Vec<O>,
-        stored: &mut impl FnMut(usize, u64),
-    ) -> Result<(), EngineError> {
-        let mut result = Ok(());
-        let done = |done: Result<(usize, u64), EngineError>| match done {
-            Ok((pair, version)) => stored(pair, version),
-            Err(error) if result.is_ok() => result = Err(error),
-            Err(_) => (),
-        };
-        lanes::run(BATCH_PUTS, operations, done).await;
-        result
+        self.all_of(puts.collect(), |(pair, version)| stored(pair, version)).await
     }
 }
 

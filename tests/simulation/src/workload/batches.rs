@@ -1,0 +1,56 @@
+//! Batches beside the work of other workloads.
+
+use loch_fabric::sim::Profile;
+use rand::{Rng, RngExt};
+
+use super::{SHORT, Setting, Workload, sometimes};
+
+/// Batches beside the work of another workload, where memory is near.
+pub fn near(random: &mut impl Rng) -> Setting {
+    use Workload::{Expiry, Full, HeldUp, Hot, Moves, Reuse, Scarce, Wraps};
+    let others = [Hot, Full, Reuse, Moves, Scarce, Wraps, HeldUp, Expiry];
+    let mut setting = others[random.random_range(0..others.len())].setting(random);
+    setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
+    let options = &mut setting.table.options;
+    (options.cache, options.batched_reads, options.checksums) = (Some(false), Some(false), false);
+    setting.batches = random.random_range(0.2..0.8);
+    setting.keys = setting.keys.max(3);
+    if random.random_bool(0.3) {
+        // Answers are held up for as long as a generation takes to start over.
+        setting.table.gen_bits = Some(random.random_range(1..=2));
+        (setting.quarantine, setting.value_bytes) = (0, SHORT);
+        let faults = &mut setting.faults;
+        (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
+    }
+    setting
+}
+
+/// Batches beside the work of another workload, over a network.
+pub fn far(random: &mut impl Rng) -> Setting {
+    use Workload::{Coarse, Expiry, Full, HeldUp, Hot, Moves, Reuse, Scarce, Wraps};
+    let others = [Hot, Reuse, Moves, Expiry, Full, Scarce, Wraps, HeldUp, Coarse];
+    let other = random.random_range(0..others.len());
+    let mut setting = others[other].setting(random);
+    setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::CONNECTX_3_56 };
+    let table = &mut setting.table;
+    // The first ones have as much room as they like.
+    if other < 4 {
+        table.nodes = table.nodes.max(2);
+    }
+    table.options.checksums = true;
+    table.options.cache = [None, Some(true), Some(false)][random.random_range(0..3usize)];
+    setting.batches = random.random_range(0.2..0.8);
+    setting.keys = setting.keys.max(3);
+    if random.random_bool(0.3) {
+        // Answers are held up for as long as a generation takes to start over.
+        setting.table.gen_bits = Some(random.random_range(1..=2));
+        (setting.quarantine, setting.value_bytes) = (0, SHORT);
+        let faults = &mut setting.faults;
+        (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
+    }
+    if random.random_bool(0.3) {
+        // Connections break while many CASes are under way.
+        setting.cut_every_us = sometimes(random, 1.0, 500);
+    }
+    setting
+}
