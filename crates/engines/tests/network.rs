@@ -1,6 +1,6 @@
 //! The errors of operations when the network fails in the middle of them, on the simulated fabric.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::{CacheLimits, Client, PutOptions};
 use loch_engines::region::{session_addr, tables_offset};
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr};
+use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, VerbCount};
 
 const HERE: RegionId = RegionId(0);
 const THERE: RegionId = RegionId(1);
@@ -113,4 +113,125 @@ fn a_scrub_waits_for_its_notes_before_it_ends() {
     });
     assert_eq!(freed.get(), 1);
     assert_eq!(session(HERE)[1] & 1, 0, "nothing is under way, and nobody has to wait for it");
+}
+
+/// Pairs of a batch of PUTs.
+fn pairs(names: &[Vec<u8>], value: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
+    names.iter().map(|name| (name.clone(), vec![value; 20])).collect()
+}
+
+/// The cost of an operation.
+async fn cost_of(client: &Client<SimEndpoint>, operation: impl Future<Output = ()>) -> VerbCount {
+    let before = client.fabric().counters().snapshot();
+    operation.await;
+    client.fabric().counters().snapshot() - before
+}
+
+/// PUTs 32 pairs in a batch.
+async fn put_all(client: &Client<SimEndpoint>, first: u32, value: u8) -> VerbCount {
+    let mut stored = 0;
+    let pairs = pairs(&names(first), value);
+    let put = client.put_many(&pairs, |_, _| stored += 1);
+    let cost = cost_of(client, async { put.await.unwrap() }).await;
+    assert_eq!(stored, 32);
+    cost
+}
+
+/// GETs them.
+async fn get_all(client: &Client<SimEndpoint>, value: u8) -> VerbCount {
+    let (names, mut found) = (names(0), 0);
+    let get = client.get_many(&names, |_, seen| {
+        assert_eq!(seen.expect("it has a value").value, [value; 20]);
+        found += 1;
+    });
+    let cost = cost_of(client, async { get.await.unwrap() }).await;
+    assert_eq!(found, 32);
+    cost
+}
+
+/// Deletes them.
+async fn delete_all(client: &Client<SimEndpoint>) -> VerbCount {
+    let (names, mut deleted) = (names(0), 0);
+    let delete = client.delete_many(&names, |_, had_value| deleted += u32::from(had_value));
+    let cost = cost_of(client, async { delete.await.unwrap() }).await;
+    assert_eq!(deleted, 32);
+    cost
+}
+
+fn names(first: u32) -> Vec<Vec<u8>> {
+    (first..first + 32).map(|n| format!("key {n}").into_bytes()).collect()
+}
+
+/// Some keys are in their second buckets, and a client may need a block of stamps.
+#[test]
+fn a_stage_of_a_batch_is_one_round_trip() {
+    let (world, [here, there]) = two_nodes();
+    let (here, there) = (Rc::new(here), Rc::new(there));
+    run(&world, &there, |client| async move {
+        assert!(client.takes_batches());
+        put_all(&client, 0, 1).await;
+        let warm = get_all(&client, 1).await;
+        assert_eq!((warm.round_trips, warm.reads), (1, 32), "each is in its slot still");
+    });
+    run(&world, &here, |client| async move {
+        // From now on it has memory.
+        put_all(&client, 32, 2).await;
+        let cold = put_all(&client, 0, 2).await;
+        assert!((3..=6).contains(&cold.round_trips) && cold.reads < 80, "{cold:?}");
+    });
+    run(&world, &there, |client| async move {
+        // The other client has replaced all that this one remembers, whose lengths it has not seen.
+        let cold = get_all(&client, 2).await;
+        assert!((3..=5).contains(&cold.round_trips) && cold.reads < 112, "{cold:?}");
+        put_all(&client, 0, 3).await;
+        let warm = put_all(&client, 0, 4).await;
+        assert!(warm.round_trips <= 2 && warm.atomics <= 33 && warm.reads == 0, "{warm:?}");
+        let gone = delete_all(&client).await;
+        assert!(gone.round_trips <= 2 && gone.atomics <= 33 && gone.reads == 0, "{gone:?}");
+    });
+}
+
+/// A CAS that may have been executed is neither done nor tried again.
+#[test]
+fn a_batch_tells_which_of_its_keys_have_an_unknown_outcome() {
+    let (world, [here, _]) = two_nodes();
+    let here = Rc::new(here);
+    let names = [HERE, THERE].map(|node| key_with_its_slots_at(here.map(), node));
+    let again = names.clone();
+    run(&world, &here, |client| async move {
+        client.put_many(&pairs(&names, 1), |_, _| ()).await.unwrap();
+    });
+    world.cut(HERE, THERE);
+    let stored = Rc::new(RefCell::new(Vec::new()));
+    let seen = stored.clone();
+    run(&world, &here, |client| async move {
+        // The keys are remembered, so that the CASes come first.
+        let put = client.put_many(&pairs(&again, 2), |pair, _| seen.borrow_mut().push(pair)).await;
+        assert!(matches!(put, Err(EngineError::Ambiguous(_))), "{put:?}");
+        // Now the connection is known to be broken: nothing is sent.
+        let put = client.put_many(&pairs(&again, 3), |pair, _| seen.borrow_mut().push(pair)).await;
+        assert!(matches!(put, Err(EngineError::Fabric(_))), "{put:?}");
+        let gone = client.delete_many(&again, |pair, _| seen.borrow_mut().push(2 + pair)).await;
+        assert!(matches!(gone, Err(EngineError::Fabric(_))), "{gone:?}");
+    });
+    assert_eq!(*stored.borrow(), [0], "the CAS at the other node had its own outcome");
+}
+
+#[test]
+fn of_two_pairs_with_the_same_key_the_later_one_wins() {
+    let (world, [here, _]) = two_nodes();
+    run(&world, &Rc::new(here), |client| async move {
+        for round in 0..3u8 {
+            let same = |n: u8| (vec![b'k', n % 3], vec![round, n]);
+            let pairs: Vec<_> = (0..50).map(same).collect();
+            let mut stored = Vec::new();
+            client.put_many(&pairs, |pair, _| stored.push(pair)).await.unwrap();
+            stored.sort_unstable();
+            assert!(stored.into_iter().eq(0..50));
+            for n in 47..50 {
+                let found = client.get(&[b'k', n % 3], Buf::new()).await.unwrap().unwrap();
+                assert_eq!(found[..], [round, n]);
+            }
+        }
+    });
 }

@@ -3,7 +3,6 @@
 use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Chase, Fabric, FabricError, RemoteAddr, Step, Swap};
 
-use super::remembered::Part;
 use super::{add_error, longest};
 use crate::error::EngineError;
 use crate::limits::BATCH_KEYS;
@@ -52,11 +51,10 @@ impl<F: Fabric> Client<F> {
     ) -> Result<(), EngineError> {
         let key_len = longest(keys.iter().map(AsRef::as_ref))?;
         let entry_len = self.first_read_len(key_len, Want::Key);
-        let slots = self.map.shape.geometry.bucket_slots as usize;
         batch.old.clear();
         batch.rest.clear();
         let epoch = self.session.pin(&self.fabric)?;
-        self.find_doomed(batch, keys, (slots, entry_len)).await?;
+        self.find_doomed(batch, keys, entry_len).await?;
         self.take_out(batch, &mut deleted).await?;
         drop(epoch);
         if self.one_by_one {
@@ -78,24 +76,20 @@ impl<F: Fabric> Client<F> {
         &self,
         batch: &mut Batch,
         keys: &[K],
-        (slots, entry_len): (usize, usize),
+        entry_len: usize,
     ) -> Result<(), EngineError> {
-        let mut entry = std::mem::take(&mut batch.entry);
-        let cold = self.cache.is_some().then(|| {
+        if !self.one_by_one {
             for (look, key) in batch.looks.iter_mut().zip(keys) {
                 *look = Look::begin(&self.map, KeyHash::of(&self.map, key.as_ref()));
             }
-            self.find_remembered(batch, keys.iter().map(AsRef::as_ref), true);
-            batch.cold.clone()
-        });
+            let key = |number: usize| keys[number].as_ref();
+            return Box::pin(self.find_far(batch, keys.len(), key, true, entry_len)).await;
+        }
+        let slots = self.map.shape.geometry.bucket_slots as usize;
+        let mut entry = std::mem::take(&mut batch.entry);
         let mut deletes = Deletes { client: self, keys, batch, entry_len };
-        let chased = match &cold {
-            None => self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut deletes).await,
-            Some(cold) => {
-                let mut part = Part { keys: cold, chase: &mut deletes };
-                self.fabric.chase(cold.len(), slots, entry_len, &mut entry, &mut part).await
-            }
-        };
+        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut deletes);
+        let chased = chased.await;
         batch.entry = entry;
         Ok(chased?)
     }
@@ -120,7 +114,7 @@ impl<F: Fabric> Client<F> {
             let number = usize::from(key);
             let word = looks[number].word;
             if self.cache.is_some() {
-                self.forget_found(&looks[number]);
+                self.forget_far(looks[number].hash);
             }
             match was {
                 // Linearization point of a DELETE that found a value (protocol D3).
@@ -165,6 +159,6 @@ impl<F: Fabric, K: AsRef<[u8]>> Chase for Deletes<'_, F, K> {
 
     #[inline(always)]
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
-        self.client.keep_old(self.batch, number, self.keys[number].as_ref(), entry, again);
+        self.client.keep_old::<false>(self.batch, number, self.keys[number].as_ref(), entry, again);
     }
 }

@@ -1,11 +1,11 @@
 //! GETs of many keys.
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::{Buf, Chase, Fabric, RemoteAddr, Step};
+use loch_fabric::{Buf, Chase, Fabric, FabricError, RemoteAddr, Step};
 
 use super::longest;
 use crate::error::EngineError;
-use crate::limits::BATCH_KEYS;
+use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_KEYS};
 use crate::nessie::client::Client;
 use crate::nessie::client::batch::{Batch, Look};
 use crate::nessie::layout::dte::{Header, flags};
@@ -98,28 +98,31 @@ impl<F: Fabric> Client<F> {
             true => None,
             false => Some(self.session.pin(&self.fabric)?),
         };
-        let (client, found) = (self, &mut found);
-        let mut gets = Gets { client, keys, batch, want, entry_len, found, longest: 0 };
-        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut gets).await;
+        let (count, near) = (keys.len(), self.one_by_one);
+        let mut gets = Gets {
+            client: self,
+            keys,
+            batch,
+            want,
+            entry_len,
+            found: &mut found,
+            longest: 0,
+            short: Vec::new(),
+        };
+        let chased = match near {
+            true => self.fabric.chase(count, slots, entry_len, &mut entry, &mut gets).await,
+            // Boxed, so that the future is as small as batches on one host need it.
+            false => Box::pin(self.get_far(&mut gets, slots, &mut entry)).await,
+        };
         let longest = gets.longest;
         batch.entry = entry;
         chased?;
         if longest > 0 {
             self.hint_read_of(longest);
         }
-        if !self.one_by_one {
-            let rest = batch.rest.iter().map(|key| {
-                let (key, hash) = (usize::from(*key), batch.looks[usize::from(*key)].hash);
-                async move {
-                    let seen = self.look_up(hash, keys[key].as_ref(), want, Buf::new(), None);
-                    seen.await.map(|seen| (key, seen))
-                }
-            });
-            let done = |(key, seen): (usize, Option<(Header, Buf)>)| {
-                hand_on(seen.as_ref(), want, |value| found(key, value))
-            };
-            self.all_of(rest.collect(), done).await?;
-            batch.rest.clear();
+        if !near {
+            Box::pin(self.look_at_rest(batch, keys, want, &mut found)).await?;
+            return Ok(());
         }
         for key in &batch.rest {
             let key = usize::from(*key);
@@ -132,6 +135,64 @@ impl<F: Fabric> Client<F> {
         }
         drop(epoch);
         Ok(())
+    }
+}
+
+/// The rest of a batch over a network.
+impl<F: Fabric> Client<F> {
+    /// All stages: buckets, entries, and those entries that are longer than the READs of them.
+    async fn get_far<K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)>(
+        &self,
+        gets: &mut Gets<'_, F, K, S>,
+        slots: usize,
+        buf: &mut Buf,
+    ) -> Result<(), FabricError> {
+        let (count, len) = (gets.keys.len(), gets.entry_len);
+        self.fabric.chase(count, slots, len, buf, &mut Far(gets)).await?;
+        let short = std::mem::take(&mut gets.short);
+        if short.is_empty() {
+            return Ok(());
+        }
+        let read = |(number, len): &(u8, usize)| {
+            let (at, _) = self.entry_at(gets.batch.looks[usize::from(*number)].word)?;
+            Some((at, *len))
+        };
+        let reads: Vec<_> = short.iter().filter_map(read).collect();
+        buf.clear();
+        let (filled, done) = self.fabric.read_many(&reads, std::mem::take(buf)).await;
+        *buf = filled;
+        done?;
+        let mut rest = &buf[..];
+        for ((number, _), (_, len)) in short.iter().zip(&reads) {
+            let (entry, after) = rest.split_at(*len);
+            rest = after;
+            let first = u64::from_le_bytes(*entry.first_chunk().expect("a header at least"));
+            gets.arrived::<true>((*number).into(), entry, first);
+        }
+        // These have been replaced by longer ones, as it seems.
+        gets.batch.rest.extend(gets.short.drain(..).map(|(number, _)| number));
+        Ok(())
+    }
+
+    /// The keys that are left to the general path, side by side.
+    async fn look_at_rest<K: AsRef<[u8]>>(
+        &self,
+        batch: &Batch,
+        keys: &[K],
+        want: Want,
+        found: &mut impl FnMut(usize, Option<Found<'_>>),
+    ) -> Result<(), EngineError> {
+        let rest = batch.rest.iter().map(|key| {
+            let (key, hash) = (usize::from(*key), batch.looks[usize::from(*key)].hash);
+            async move {
+                let seen = self.look_up(hash, keys[key].as_ref(), want, Buf::new(), None);
+                seen.await.map(|seen| (key, seen))
+            }
+        });
+        let done = |(key, seen): (usize, Option<(Header, Buf)>)| {
+            hand_on(seen.as_ref(), want, |value| found(key, value));
+        };
+        self.all_of(rest.collect(), done).await
     }
 }
 
@@ -158,11 +219,46 @@ struct Gets<'a, F: Fabric, K, S> {
     found: &'a mut S,
     /// Bytes of the longest entry among those whose values were found.
     longest: usize,
+    /// The entries that are longer than the READs of them, with their lengths.
+    short: Vec<(u8, usize)>,
 }
 
 impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'_, F, K, S> {
+    #[inline(always)]
+    fn arrived<const FAR: bool>(&mut self, number: usize, entry: &[u8], again: u64) {
+        let Batch { looks, rest, .. } = &mut *self.batch;
+        let key = self.keys[number].as_ref();
+        if FAR && self.want == Want::Value {
+            // What is here of an entry says how long it is, if its key is right.
+            let (word, wanted) = (looks[number].word, (key, Want::Key));
+            let header = self.client.sound::<FAR>(word, wanted, entry, again);
+            let len = header.map_or(0, |header| header.entry_len());
+            if (entry.len() + 1..=BATCH_ENTRY_BYTES_MAX).contains(&len) {
+                return self.short.push((number as u8, len));
+            }
+        }
+        let wanted = (key, self.want);
+        let header = self.client.sound::<FAR>(looks[number].word, wanted, entry, again);
+        let end = |header: &Header| match self.want {
+            Want::Key => header.value_at(),
+            Want::Value => header.entry_len(),
+        };
+        let Some(header) = header.filter(|header| end(header) <= entry.len()) else {
+            rest.push(number as u8);
+            return;
+        };
+        let value = &entry[header.value_at()..end(&header)];
+        if self.want == Want::Value {
+            self.longest = self.longest.max(end(&header));
+        }
+        if FAR && self.client.cache.is_some() {
+            self.client.remember_found(&looks[number], &entry[..end(&header)]);
+        }
+        // Linearization point of a hit (protocol G2): the READ of the bucket.
+        (self.found)(number, Some(Found { version: header.version, value, expires_at_ms: None }));
+    }
+
     /// The first step of a look for a remembered key.
-    #[cold]
     fn step_remembered(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
         let (key, look) = (self.keys[number].as_ref(), &mut self.batch.looks[number]);
         let read = look.slot;
@@ -191,44 +287,46 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Ge
     #[inline(always)]
     fn bucket(&mut self, number: usize) -> RemoteAddr {
         let map = &*self.client.map;
-        let key = self.keys[number].as_ref();
-        let mut look = Look::begin(map, KeyHash::of(map, key));
-        if self.client.cache.is_some() {
-            self.client.begin_remembered(&mut look, key);
-        }
+        let look = Look::begin(map, KeyHash::of(map, self.keys[number].as_ref()));
         self.batch.looks[number] = look;
         look.slot
     }
 
     #[inline(always)]
     fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
-        if self.batch.looks[number].way == Look::REMEMBERED {
-            return self.step_remembered(number, bucket);
-        }
         self.client.step(self.batch, number, bucket, self.entry_len)
     }
 
     #[inline(always)]
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
-        let Batch { looks, rest, .. } = &mut *self.batch;
-        let wanted = self.keys[number].as_ref();
-        let header = self.client.sound(looks[number].word, (wanted, self.want), entry, again);
-        let end = |header: &Header| match self.want {
-            Want::Key => header.value_at(),
-            Want::Value => header.entry_len(),
-        };
-        let Some(header) = header.filter(|header| end(header) <= entry.len()) else {
-            rest.push(number as u8);
-            return;
-        };
-        if self.client.cache.is_some() {
-            self.client.remember_found(&looks[number], &entry[..end(header)]);
+        self.arrived::<false>(number, entry, again);
+    }
+}
+
+/// GETs over a network.
+struct Far<'a, C>(&'a mut C);
+
+impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase
+    for Far<'_, Gets<'_, F, K, S>>
+{
+    fn bucket(&mut self, number: usize) -> RemoteAddr {
+        let (slot, gets) = (self.0.bucket(number), &mut *self.0);
+        if gets.client.cache.is_none() {
+            return slot;
         }
-        let value = &entry[header.value_at()..end(header)];
-        if self.want == Want::Value {
-            self.longest = self.longest.max(end(header));
+        let look = &mut gets.batch.looks[number];
+        gets.client.begin_remembered(look, gets.keys[number].as_ref());
+        look.slot
+    }
+
+    fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
+        match self.0.batch.looks[number].way {
+            Look::REMEMBERED => self.0.step_remembered(number, bucket),
+            _ => self.0.step(number, bucket),
         }
-        // Linearization point of a hit (protocol G2): the READ of the bucket.
-        (self.found)(number, Some(Found { version: header.version, value, expires_at_ms: None }));
+    }
+
+    fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
+        self.0.arrived::<true>(number, entry, again);
     }
 }

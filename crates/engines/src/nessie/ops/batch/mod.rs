@@ -8,7 +8,7 @@
 //! Over a network each stage is one doorbell: all buckets, all entries with the second buckets of
 //! the keys that need them, all CASes. The values of PUTs are written before the first, into memory
 //! of the client's own node; notes about old entries are not waited for. A batch does without the
-//! stages that the client's cache makes needless (`remembered.rs`).
+//! stages that the client's cache makes needless (`far.rs`).
 //!
 //! **Errors.** A stage of READs that fails ends the batch, which then has changed nothing. Each CAS
 //! has an outcome of its own. A CAS of unknown outcome may have been executed, or may be later: its
@@ -16,13 +16,12 @@
 //! index is left to the scrubber.
 
 mod delete;
+mod far;
 mod get;
 mod put;
-mod remembered;
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Fabric, Step, Validation, lanes};
-use zerocopy::FromBytes;
 
 use crate::error::EngineError;
 use crate::kv::check_key;
@@ -87,24 +86,24 @@ impl<F: Fabric> Client<F> {
 
     /// The header of an entry that was looked at, if it is plain, of the key, and of the
     /// incarnation that the word names. `again` is its generation, READ again afterwards. Where
-    /// that is not done the checksums tell; the value's counts if the value is wanted.
+    /// that is not done (`FAR`) the checksums tell; the value's counts if the value is wanted.
     #[inline(always)]
-    fn sound<'e>(
+    fn sound<const FAR: bool>(
         &self,
         word: Ite,
         (key, want): (&[u8], Want),
-        entry: &'e [u8],
+        entry: &[u8],
         again: u64,
-    ) -> Option<&'e Header> {
-        let (header, _) = Header::ref_from_prefix(entry).ok()?;
+    ) -> Option<Header> {
+        let header = Header::read(entry)?;
         let is_plain = header.flags & !flags::BLIND == 0;
         let has_key = || entry.get(HEADER_BYTES..HEADER_BYTES + header.key_len()) == Some(key);
         let is_unchanged = again == header.generation || planted::is(Bug::BatchBelievesTorn);
         let has_sums = || {
             let place = self.map.codec.place(word);
-            self.one_by_one || has_sums(header, place, entry, want == Want::Value)
+            !FAR || has_sums(&header, place, entry, want == Want::Value)
         };
-        let is_sound = is_plain && is_unchanged && self.is_named(word, header) && has_key();
+        let is_sound = is_plain && is_unchanged && self.is_named(word, &header) && has_key();
         (is_sound && has_sums()).then_some(header)
     }
 
@@ -128,10 +127,17 @@ impl<F: Fabric> Client<F> {
     /// Keeps an entry that is to be taken out of the index, if it is the key's and nobody moves it.
     /// Otherwise the key is left to the general path.
     #[inline(always)]
-    fn keep_old(&self, batch: &mut Batch, number: usize, key: &[u8], entry: &[u8], again: u64) {
+    fn keep_old<const FAR: bool>(
+        &self,
+        batch: &mut Batch,
+        number: usize,
+        key: &[u8],
+        entry: &[u8],
+        again: u64,
+    ) {
         let Batch { looks, old, rest, .. } = batch;
         let (word, number) = (looks[number].word, number as u8);
-        let header = self.sound(word, (key, Want::Key), entry, again);
+        let header = self.sound::<FAR>(word, (key, Want::Key), entry, again);
         match header.filter(|_| self.map.codec.is_unmoved(word)) {
             Some(header) => old.push(Old {
                 key: number,

@@ -3,7 +3,6 @@
 use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Chase, Fabric, FabricError, RemoteAddr, Step, Swap};
 
-use super::remembered::Part;
 use super::{add_error, longest};
 use crate::error::EngineError;
 use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_PUTS};
@@ -116,20 +115,14 @@ impl<F: Fabric> Client<F> {
         pairs: &[(K, V)],
         entry_len: usize,
     ) -> Result<(), EngineError> {
+        if !self.one_by_one {
+            let key = |number: usize| pairs[number].0.as_ref();
+            return Box::pin(self.find_far(batch, pairs.len(), key, false, entry_len)).await;
+        }
         let slots = self.map.shape.geometry.bucket_slots as usize;
         let mut entry = std::mem::take(&mut batch.entry);
-        let cold = self.cache.is_some().then(|| {
-            self.find_remembered(batch, pairs.iter().map(|pair| pair.0.as_ref()), false);
-            batch.cold.clone()
-        });
         let mut puts = Puts { client: self, pairs, batch, entry_len };
-        let chased = match &cold {
-            None => self.fabric.chase(pairs.len(), slots, entry_len, &mut entry, &mut puts).await,
-            Some(cold) => {
-                let mut part = Part { keys: cold, chase: &mut puts };
-                self.fabric.chase(cold.len(), slots, entry_len, &mut entry, &mut part).await
-            }
-        };
+        let chased = self.fabric.chase(pairs.len(), slots, entry_len, &mut entry, &mut puts).await;
         batch.entry = entry;
         Ok(chased?)
     }
@@ -171,40 +164,48 @@ impl<F: Fabric> Client<F> {
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
         let Batch { looks, old, swaps, rest, owned, versions, .. } = batch;
-        swaps.clear();
-        for Old { key, .. } in &*old {
-            let number = usize::from(*key);
-            let Look { hash, slot, word, .. } = looks[number];
-            let new = self.visible(hash.filter(&self.map), owned[number]);
-            swaps.push(Swap { at: slot, expect: word.0, new: new.0 });
-        }
+        let swap = |Old { key, .. }: Old| {
+            let Look { hash, slot, word, .. } = looks[usize::from(key)];
+            let new = self.visible(hash.filter(&self.map), owned[usize::from(key)]);
+            Swap { at: slot, expect: word.0, new: new.0 }
+        };
         let mut result = Ok(());
-        let seen = |swap: usize, was: Result<u64, FabricError>| {
-            let Old { key, entry_len, generation } = old[swap];
+        let mut seen = |Old { key, entry_len, generation }: Old, swap: Swap, was| {
             let number = usize::from(key);
-            let (Look { hash, word, .. }, own) = (looks[number], owned[number]);
+            let (hash, own) = (looks[number].hash, &owned[number]);
             match was {
                 // Linearization point of an update (protocol P4).
-                Ok(was) if was == word.0 => {
+                Ok(was) if was == swap.expect => {
                     let draft = draft(&pairs[number], hash, versions[number]);
-                    let class = self.class_beside(own.class, draft.entry_len(), entry_len as usize);
-                    match self.unlinked_in(class, word, generation) {
-                        Ok(()) => stored(number, versions[number]),
-                        Err(error) => add_error(&mut result, error),
+                    let (new_len, old_len) = (draft.entry_len(), entry_len as usize);
+                    let class = self.class_beside(own.class, new_len, old_len);
+                    if let Err(error) = self.unlinked_in(class, Ite(swap.expect), generation) {
+                        return add_error(&mut result, error);
                     }
+                    stored(number, versions[number]);
                     if self.cache.is_some() {
-                        let (at, new) = (swaps[swap].at, Ite(swaps[swap].new));
-                        self.installed_found(at, new, &draft, own);
+                        self.installed_far(swap, &draft, *own);
                     }
+                    return;
                 }
                 Ok(_) => rest.push(key),
-                Err(error) => add_error(&mut result, self.not_swapped(error, own)),
+                Err(error) => add_error(&mut result, self.not_swapped(error, *own)),
             }
-            if was.ok() != Some(word.0) && self.cache.is_some() {
-                self.forget_found(&looks[number]);
+            if self.cache.is_some() {
+                self.forget_far(hash);
             }
         };
-        self.fabric.compare_swap_many(swaps, seen).await;
+        if self.one_by_one {
+            for one in &*old {
+                let Swap { at, expect, new } = swap(*one);
+                let was = self.fabric.compare_swap(at, expect, new).await;
+                seen(*one, Swap { at, expect, new }, was);
+            }
+        } else {
+            *swaps = old.iter().map(|one| swap(*one)).collect();
+            let seen = |number: usize, was| seen(old[number], swaps[number], was);
+            Box::pin(self.fabric.compare_swap_many(swaps, seen)).await;
+        }
         if result.is_err() {
             // The entries of the other keys are not named by any word.
             rest.drain(..).try_for_each(|key| self.release(owned[usize::from(key)]))?;
@@ -304,6 +305,12 @@ impl<F: Fabric, K: AsRef<[u8]>, V> Chase for Puts<'_, F, (K, V)> {
 
     #[inline(always)]
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
-        self.client.keep_old(self.batch, number, self.pairs[number].0.as_ref(), entry, again);
+        self.client.keep_old::<false>(
+            self.batch,
+            number,
+            self.pairs[number].0.as_ref(),
+            entry,
+            again,
+        );
     }
 }
