@@ -3,7 +3,7 @@
 use loch_engines::nessie;
 use loch_fabric::shm::ShmEndpoint;
 
-use super::batching::Batching;
+use super::batching::{Batching, Stages};
 use super::net::{OpenParams, Shm};
 use super::operations::Operations;
 use super::table_client::TableClient;
@@ -52,9 +52,17 @@ impl Backend {
     /// The client that does operations on many keys together, if there is such a client.
     #[inline]
     pub fn batching(&self) -> Option<Batching<'_>> {
-        let Self::Shm(client) = self else { return None };
+        let client = match self {
+            Self::Shm(client) => client,
+            Self::Network(client) => {
+                let far = || Batching::Stages(Stages::Far(&**client));
+                return client.takes_batches().then(far);
+            }
+        };
         match client.in_place() {
-            Some(client) => client.takes_batches().then_some(Batching::Stages(client)),
+            Some(client) => {
+                client.takes_batches().then_some(Batching::Stages(Stages::Near(client)))
+            }
             None => client.packing().map(Batching::Packets),
         }
     }

@@ -6,7 +6,7 @@ use loch_engines::EngineError;
 use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::{Compute, Computed};
 use loch_engines::nessie::CheckReport;
-use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
+use loch_engines::operation::{Found, Operation, Outcome, PutOptions, Value};
 use loch_engines::registry::{EngineId, Operating};
 use loch_fabric::Buf;
 
@@ -39,6 +39,37 @@ pub(crate) trait Operations: Send {
         action: Action<'a>,
         buf: Buf,
     ) -> Operating<'a, Computed>;
+
+    /// Whether operations on many keys share round trips; else the client has no `*_many`.
+    fn takes_batches(&self) -> bool;
+
+    /// As [`Client::get_many`](loch_engines::nessie::Client::get_many).
+    fn get_many<'a>(
+        &'a self,
+        keys: &'a [&'a [u8]],
+        found: &'a mut dyn FnMut(usize, Option<Found<'_>>),
+    ) -> Operating<'a, ()>;
+
+    /// As [`Client::contains_many`](loch_engines::nessie::Client::contains_many).
+    fn contains_many<'a>(
+        &'a self,
+        keys: &'a [&'a [u8]],
+        contained: &'a mut dyn FnMut(usize, bool),
+    ) -> Operating<'a, ()>;
+
+    /// As [`Client::put_many`](loch_engines::nessie::Client::put_many).
+    fn put_many<'a>(
+        &'a self,
+        pairs: &'a [(&'a [u8], &'a [u8])],
+        stored: &'a mut dyn FnMut(usize, u64),
+    ) -> Operating<'a, ()>;
+
+    /// As [`Client::delete_many`](loch_engines::nessie::Client::delete_many).
+    fn delete_many<'a>(
+        &'a self,
+        keys: &'a [&'a [u8]],
+        deleted: &'a mut dyn FnMut(usize, bool),
+    ) -> Operating<'a, ()>;
 
     /// Reserves memory for a value of `len` bytes. Returns `None` if the engine has no entries that
     /// are written in place.

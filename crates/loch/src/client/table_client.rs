@@ -1,6 +1,6 @@
 //! The client of a table over one network, for any engine.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
@@ -9,7 +9,7 @@ use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::{self, Compute, Computed};
 use loch_engines::nessie::{self, AnyClient, CheckReport};
 use loch_engines::net::Access;
-use loch_engines::operation::{Operation, Outcome, PutOptions, Value};
+use loch_engines::operation::{Found, Operation, Outcome, PutOptions, Value};
 use loch_engines::registry::{Client, EngineId, Operating};
 use loch_engines::requests::{Timing, WorkerId};
 use loch_fabric::{Buf, Fabric};
@@ -110,6 +110,34 @@ impl<N: Network> TableClient<N> {
                 return done;
             }
         }
+    }
+
+    /// Does the operations of a batch, and begins those that have no result again if one lacked a
+    /// connection that was made meanwhile: its error says that none of them was done. `operate`
+    /// calls its last argument with the place of each operation that is done, and gets the number
+    /// of the operation in `all`.
+    async fn batch<T: Copy>(
+        &self,
+        all: &[T],
+        meaning: fn(EngineError) -> EngineError,
+        operate: impl AsyncFn(
+            &nessie::Client<N::Direct>,
+            &[T],
+            &dyn Fn(usize) -> usize,
+        ) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let Some(client) = self.client.in_place() else { return Err(EngineError::Unsupported) };
+        let (operate, is_done) = (&operate, &RefCell::new(vec![false; all.len()]));
+        let attempt = || async move {
+            let left: Vec<_> = (0..all.len()).filter(|at| !is_done.borrow()[*at]).collect();
+            let some: Vec<_> = left.iter().map(|at| all[*at]).collect();
+            let done = |at: usize| {
+                is_done.borrow_mut()[left[at]] = true;
+                left[at]
+            };
+            operate(client, &some, &done).await
+        };
+        self.attempt(attempt, meaning).await
     }
 
     /// Refuses lengths for which the table was not declared, since a request may have room for
@@ -260,6 +288,66 @@ where
         let (buf, meaning) =
             (Cell::new(buf), if action.is_read() { of_read } else { |error| error });
         Box::pin(self.attempt(move || client.compute(key, action, buf.take()), meaning))
+    }
+
+    fn takes_batches(&self) -> bool {
+        self.client.in_place().is_some_and(nessie::Client::takes_batches)
+    }
+
+    fn get_many<'a>(
+        &'a self,
+        keys: &'a [&'a [u8]],
+        found: &'a mut dyn FnMut(usize, Option<Found<'_>>),
+    ) -> Operating<'a, ()> {
+        let found = RefCell::new(found);
+        Box::pin(self.batch(keys, of_read, async move |client, keys, done| {
+            let seen = |key, value: Option<Found<'_>>| found.borrow_mut()(done(key), value);
+            client.get_many(keys, seen).await
+        }))
+    }
+
+    fn contains_many<'a>(
+        &'a self,
+        keys: &'a [&'a [u8]],
+        contained: &'a mut dyn FnMut(usize, bool),
+    ) -> Operating<'a, ()> {
+        let contained = RefCell::new(contained);
+        Box::pin(self.batch(keys, of_read, async move |client, keys, done| {
+            let seen = |key, has_value| contained.borrow_mut()(done(key), has_value);
+            client.contains_many(keys, seen).await
+        }))
+    }
+
+    fn put_many<'a>(
+        &'a self,
+        pairs: &'a [(&'a [u8], &'a [u8])],
+        stored: &'a mut dyn FnMut(usize, u64),
+    ) -> Operating<'a, ()> {
+        let stored = RefCell::new(stored);
+        Box::pin(self.batch(
+            pairs,
+            |error| error,
+            async move |client, pairs, done| {
+                let seen = |pair, version| stored.borrow_mut()(done(pair), version);
+                client.put_many(pairs, seen).await
+            },
+        ))
+    }
+
+    fn delete_many<'a>(
+        &'a self,
+        keys: &'a [&'a [u8]],
+        deleted: &'a mut dyn FnMut(usize, bool),
+    ) -> Operating<'a, ()> {
+        let deleted = RefCell::new(deleted);
+        Box::pin(self.batch(
+            keys,
+            |error| error,
+            async move |client, keys, done| {
+                let seen = |key, had_value| deleted.borrow_mut()(done(key), had_value);
+                client.delete_many(keys, seen).await
+            },
+        ))
     }
 
     fn reserve<'a: 'k, 'k>(

@@ -2,9 +2,10 @@
 //! are to be taken out of the index.
 //!
 //! The cache remembers the slot in which a key was found, and the word in it. The top of
-//! `client/cache.rs` says why that is sound. A GET begins in the bucket with the remembered slot. If the slot holds the word still, the value
-//! is the remembered one, or that of the entry that the word names. A PUT or DELETE begins with its
-//! CAS, which expects the remembered word. A key whose word was replaced goes the usual way.
+//! `client/cache.rs` says why that is sound. A GET begins in the bucket with the remembered slot.
+//! If the slot holds the word still, the value is the remembered one, or is in the entry that the
+//! word names. A PUT or DELETE begins with its CAS, which expects the remembered word. A key whose
+//! word was replaced goes the usual way.
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Chase, Fabric, RemoteAddr, Step, Swap};
