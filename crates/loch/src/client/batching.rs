@@ -32,11 +32,12 @@ impl<'a> Batching<'a> {
     pub async fn get_many<K: AsRef<[u8]>>(
         self,
         keys: &[K],
-        mut found: impl FnMut(usize, Option<Found<'_>>),
+        found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
         match self {
             Self::Stages(Stages::Near(client)) => client.get_many(keys, found).await,
-            Self::Stages(Stages::Far(client)) => client.get_many(&bytes(keys), &mut found).await,
+            // Boxed, so that the future is as small as batches on one host need it.
+            Self::Stages(Stages::Far(client)) => Box::pin(get_far(client, keys, found)).await,
             Self::Packets(client) => client.get_many(keys, found).await,
         }
     }
@@ -48,15 +49,11 @@ impl<'a> Batching<'a> {
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         self,
         pairs: &[(K, V)],
-        mut stored: impl FnMut(usize, u64),
+        stored: impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
         match self {
             Self::Stages(Stages::Near(client)) => client.put_many(pairs, stored).await,
-            Self::Stages(Stages::Far(client)) => {
-                let pairs: Vec<_> =
-                    pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
-                client.put_many(&pairs, &mut stored).await
-            }
+            Self::Stages(Stages::Far(client)) => Box::pin(put_far(client, pairs, stored)).await,
             Self::Packets(client) => client.put_many(pairs, stored).await,
         }
     }
@@ -100,6 +97,23 @@ impl Stages<'_> {
             Self::Far(client) => client.delete_many(&bytes(keys), &mut deleted).await,
         }
     }
+}
+
+async fn get_far<K: AsRef<[u8]>>(
+    client: &dyn Operations,
+    keys: &[K],
+    mut found: impl FnMut(usize, Option<Found<'_>>),
+) -> Result<(), EngineError> {
+    client.get_many(&bytes(keys), &mut found).await
+}
+
+async fn put_far<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    client: &dyn Operations,
+    pairs: &[(K, V)],
+    mut stored: impl FnMut(usize, u64),
+) -> Result<(), EngineError> {
+    let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
+    client.put_many(&pairs, &mut stored).await
 }
 
 fn bytes<K: AsRef<[u8]>>(keys: &[K]) -> Vec<&[u8]> {
