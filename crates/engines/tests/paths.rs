@@ -1,7 +1,7 @@
 //! Whom a message reaches, and which lane a reply.
 
 use loch_engines::operation::Outcome;
-use loch_engines::requests::message::ReplyHead;
+use loch_engines::requests::message::{Expected, ReplyHead};
 use loch_engines::requests::*;
 use loch_fabric::lanes::block_on;
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
@@ -92,9 +92,9 @@ fn a_reply_is_kept_for_the_lane_that_waits_for_it() {
         while rig.world.step() {}
     };
     let look = |slot: u16, number: u64| {
-        let expected = |head: &ReplyHead| head.number == number;
+        let expected = Expected { number, reply: slot, source: 0, session: 1 };
         let mut message = Buf::new();
-        let head = replies.poll(&rig.client, slot, expected, &mut message).unwrap();
+        let head = replies.poll(&rig.client, &expected, &mut message).unwrap();
         assert!(head.is_none() || ReplyHead::read(&message, Seal::CHECKSUM) == head);
         head.and_then(|head| head.short.answer(&[]))
     };

@@ -11,7 +11,7 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::limits::KEY_BYTES_MAX;
 use loch_engines::operation::{Conditional, Operation, Outcome, PutOptions};
-use loch_engines::requests::message::ReplyHead;
+use loch_engines::requests::message::{Expected, ReplyHead};
 use loch_engines::requests::*;
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, RemoteAddr};
@@ -107,12 +107,11 @@ impl<F: Fabric> ReplyPath<F> for Script {
     fn poll(
         &self,
         _: &F,
-        reply: u16,
-        expected: impl Fn(&ReplyHead) -> bool,
+        expected: &Expected,
         message: &mut Buf,
     ) -> Result<Option<ReplyHead>, FabricError> {
         let mut came = self.came.borrow_mut();
-        let found = came.iter().position(|(head, ..)| head.reply == reply && expected(head));
+        let found = came.iter().position(|(head, ..)| expected.is(head));
         let Some(at) = found else { return Ok(None) };
         if !std::mem::replace(&mut came[at].2, true) {
             return Ok(None);

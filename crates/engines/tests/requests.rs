@@ -9,6 +9,7 @@ use std::sync::Arc;
 use loch_engines::epoch::Session;
 use loch_engines::error::EngineError;
 use loch_engines::operation::{Expect, Operation, Outcome, PutOptions};
+use loch_engines::requests::message::Expected;
 use loch_engines::requests::*;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{Region, ShmEndpoint};
@@ -247,7 +248,9 @@ fn each_reply_is_looked_for_in_the_slot_that_its_request_named() {
     }
     let replies = WrittenReplies::of(&rig.map, client);
     for lane in lanes {
-        let found = replies.poll(&rig.server, lane, |_| true, &mut Buf::new()).unwrap();
+        let number = u64::from(lane) + 1;
+        let expected = Expected { number, reply: lane, source: 0, session: OWN as u16 };
+        let found = replies.poll(&rig.server, &expected, &mut Buf::new()).unwrap();
         assert_eq!(found.map(|head| head.number), Some(u64::from(lane) + 1));
     }
 }

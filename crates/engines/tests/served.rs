@@ -245,7 +245,7 @@ impl Fabric for Ahead {
         caps counters read_words read_bucket read read_word_and_bytes fetch_add write_unsignaled
         write
         is_mapped store store_before store_after announce load reload raw now_us random pause
-        yield_now
+        poll_wait yield_now
         posted is_settled => inner
     );
 

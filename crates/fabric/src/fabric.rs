@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use crate::limits::BUCKET_WORDS_MAX;
 use crate::sync::{Ordering, fence};
@@ -375,31 +375,29 @@ pub trait Fabric {
     /// Lets the other lanes have a turn: for callers that poll memory until it changes. The future
     /// is pending once; a thread without other lanes may wait a microsecond at most.
     fn yield_now(&self) -> impl Future<Output = ()> + '_ {
-        async {
-            let mut pause = pin!(self.pause(YIELD_US));
-            let mut taken = false;
-            let turn = poll_fn(|cx| {
-                // The pause is polled only once, so that a sleeping executor is woken by it.
-                // Nothing waits for its end: any earlier event that wakes the thread is worth a
-                // look.
-                if std::mem::replace(&mut taken, true) {
-                    return Poll::Ready(());
-                }
-                if pause.as_mut().poll(cx).is_ready() {
-                    cx.waker().wake_by_ref();
-                }
-                Poll::Pending
-            });
-            turn.await;
-        }
+        let mut taken = false;
+        poll_fn(move |cx| {
+            if std::mem::replace(&mut taken, true) {
+                return Poll::Ready(());
+            }
+            self.poll_wait(cx, None);
+            Poll::Pending
+        })
     }
 
-    /// As [`Fabric::yield_now`], for callers that wait for something after which another thread
-    /// [rings](Fabric::ring) the bell at `bell`. If all lanes of this thread wait so, the thread
-    /// may yield its core or sleep. The caller must not be what another of these lanes waits for: a
-    /// caller that has done something since its last turn calls `yield_now` first.
-    fn wait(&self, _bell: RemoteAddr) -> impl Future<Output = ()> + '_ {
-        self.yield_now()
+    /// Called by a future that polls memory until it changes, just before it returns `Pending`: it
+    /// is polled again after the other lanes, as one that awaits [`Fabric::yield_now`].
+    ///
+    /// With a bell the caller says that it waits for something after which another thread
+    /// [rings](Fabric::ring) it. If all lanes of this thread wait so, the thread may yield its core
+    /// or sleep. The caller must not be what another of these lanes waits for: a caller that has
+    /// done something since its last turn names no bell.
+    fn poll_wait(&self, cx: &mut Context<'_>, _bell: Option<RemoteAddr>) {
+        // The pause is polled only once, so that a sleeping executor is woken by it. Nothing waits
+        // for its end: any earlier event that wakes the thread is worth a look.
+        if pin!(self.pause(YIELD_US)).poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
     }
 
     /// Wakes the threads that sleep at these bells, if any do. They find what was stored or sent

@@ -12,7 +12,8 @@ use std::task::{Context, Poll};
 use crate::shm::parking;
 
 /// Runs one future to its end on this thread, polling it. While all of its lanes wait for other
-/// threads ([`Fabric::wait`](crate::Fabric::wait)), this thread yields its core, and then sleeps.
+/// threads ([`Fabric::poll_wait`](crate::Fabric::poll_wait)), this thread yields its core, and then
+/// sleeps.
 ///
 /// ```
 /// assert_eq!(loch_fabric::lanes::block_on(async { 7 }), 7);

@@ -18,7 +18,7 @@
 ///         caps counters read_words read_bucket read chase read_many read_word_and_bytes
 ///         compare_swap compare_swap_many fetch_add write_unsignaled write is_mapped store_before
 ///         store_after announce load load_bytes reload will_read will_store raw posted is_settled
-///         now_us wall_ms random pause yield_now => inner
+///         now_us wall_ms random pause poll_wait yield_now => inner
 ///     );
 ///
 ///     fn store(&self, _: RemoteAddr, _: &[&[u8]]) -> Result<(), FabricError> {
@@ -150,8 +150,9 @@ macro_rules! pass_on {
     (@ wall_ms $to:ident) => { $crate::pass_on!(# $to wall_ms() -> u64); };
     (@ random $to:ident) => { $crate::pass_on!(# $to random() -> u64); };
     (@ pause $to:ident) => { $crate::pass_on!(# $to async pause(us: u64) -> ()); };
-    (@ wait $to:ident) => {
-        $crate::pass_on!(# $to async wait(bell: $crate::RemoteAddr) -> ());
+    (@ poll_wait $to:ident) => {
+        $crate::pass_on!(# $to poll_wait(cx: &mut ::std::task::Context<'_>,
+            bell: Option<$crate::RemoteAddr>) -> ());
     };
     (@ ring $to:ident) => { $crate::pass_on!(# $to ring(bells: &[$crate::RemoteAddr]) -> ()); };
     (@ yield_now $to:ident) => { $crate::pass_on!(# $to async yield_now() -> ()); };

@@ -154,10 +154,11 @@ impl<F: Fabric> Client<F> {
             if leads {
                 self.lead(partition, &packet, alone).await;
             } else {
-                let mut is_first = true;
-                while matches!(packet.packet().stage.get(), Stage::Open | Stage::Sent) {
-                    self.requester.wait(&self.fabric, std::mem::take(&mut is_first)).await;
-                }
+                let is_settled = || {
+                    let stage = packet.packet().stage.get();
+                    (!matches!(stage, Stage::Open | Stage::Sent)).then_some(())
+                };
+                self.requester.until(&self.fabric, true, is_settled).await;
             }
             let unknown = || self.unknown(partition);
             let share = packet.packet().share(index, action.is_read(), buf, unknown);
@@ -244,9 +245,8 @@ impl<F: Fabric> Client<F> {
         let to = self.worker(partition);
         if !alone {
             self.fabric.yield_now().await;
-            while leading.is_open() && !self.requester.is_free(to) {
-                self.requester.wait(&self.fabric, false).await;
-            }
+            let may_go = || (!leading.is_open() || self.requester.is_free(to)).then_some(());
+            self.requester.until(&self.fabric, false, may_go).await;
         }
         leading.close();
         let writer = packet.packet().writer.take();

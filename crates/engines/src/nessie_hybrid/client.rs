@@ -64,7 +64,7 @@ impl<F: Fabric> Client<F> {
         key: &[u8],
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
-        let told = self.asker.ask(self.fabric(), key, operation, Buf::new()).await;
+        let told = self.asker.ask(self.fabric(), key, operation, Buf::new(), Ok).await;
         // While the request was under way a GET may have ended whose epoch the request kept up.
         self.reader.rest()?;
         told?.outcome()?.without_value()

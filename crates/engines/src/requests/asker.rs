@@ -52,26 +52,30 @@ impl<P, R, O: Owners> Asker<P, R, O> {
         &self.requester
     }
 
-    /// Asks the owner of `key`, and waits for the outcome of the operation. `buf` is filled with
-    /// the reply.
+    /// Asks the owner of `key`, waits for the outcome of the operation, and returns what `read`
+    /// makes of it. `buf` is filled with the reply.
     ///
     /// # Errors
     /// As [`Requester::call`].
     #[inline]
-    pub async fn ask<F>(
+    pub fn ask<F, T>(
         &self,
         fabric: &F,
         key: &[u8],
         operation: Operation<'_>,
         buf: Buf,
-    ) -> Result<Reply, EngineError>
+        read: impl FnOnce(Reply) -> Result<T, EngineError>,
+    ) -> impl Future<Output = Result<T, EngineError>>
     where
         F: Fabric,
         P: RequestPath<F>,
         R: ReplyPath<F>,
     {
-        self.lengths.check(key, operation.value().len())?;
-        self.requester.call(fabric, self.owner(key), key, operation, buf).await
+        let to = move || {
+            self.lengths.check(key, operation.value().len())?;
+            Ok(self.owner(key))
+        };
+        self.requester.ask(fabric, to, (key, operation), buf, read)
     }
 }
 
@@ -161,21 +165,25 @@ where
         self.counts().repeated()
     }
 
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.asker.ask(&self.fabric, key, Operation::Get, buf).await?.into_found()
+    fn get(
+        &self,
+        key: &[u8],
+        buf: Buf,
+    ) -> impl Future<Output = Result<Option<Value>, EngineError>> {
+        self.asker.ask(&self.fabric, key, Operation::Get, buf, Reply::into_found)
     }
 
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        let reply = self.asker.ask(&self.fabric, key, Operation::Contains, Buf::new()).await?;
-        reply.outcome()?.contained()
+    fn contains(&self, key: &[u8]) -> impl Future<Output = Result<bool, EngineError>> {
+        let read = |reply: Reply| reply.outcome()?.contained();
+        self.asker.ask(&self.fabric, key, Operation::Contains, Buf::new(), read)
     }
 
-    async fn execute(
+    fn execute(
         &self,
         key: &[u8],
         operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        let reply = self.asker.ask(&self.fabric, key, operation, Buf::new()).await?;
-        reply.outcome()?.without_value()
+    ) -> impl Future<Output = Result<Outcome<'static>, EngineError>> {
+        let read = |reply: Reply| reply.outcome()?.without_value();
+        self.asker.ask(&self.fabric, key, operation, Buf::new(), read)
     }
 }

@@ -3,7 +3,7 @@
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
 use super::message::{
-    POLL_WORD_FROM_END, REPLY_TRAILER_BYTES, REQUEST_TRAILER_BYTES, ReplyHead, Ticket,
+    Expected, POLL_WORD_FROM_END, REPLY_LENGTH_FROM_END, REQUEST_TRAILER_BYTES, ReplyHead, Ticket,
 };
 use super::seal::Seal;
 
@@ -45,45 +45,24 @@ pub(super) fn load_request<F: Fabric>(
 
 /// The reply at the end of a slot, with all of its bytes in `message`; `None` if there is no reply,
 /// if a part of it is still missing, or if it is not the `expected` one.
-#[inline]
+#[inline(always)]
 pub(super) fn load_reply<F: Fabric>(
     fabric: &F,
     slot: RemoteAddr,
     bytes: u32,
-    expected: impl Fn(&ReplyHead) -> bool,
+    expected: &Expected,
     message: &mut Buf,
 ) -> Result<Option<ReplyHead>, FabricError> {
-    let trailer = load_words(fabric, slot, bytes)?;
-    let [a, b, c, d, e, _] = trailer;
-    let Some(head) = ReplyHead::parse([a, b, c, d, e]) else { return Ok(None) };
-    let len = head.message_len();
-    if len > bytes as usize || !expected(&head) {
+    // The usual look finds nothing.
+    if fabric.load(poll_addr(slot, bytes))? != expected.poll_word() {
+        return Ok(None);
+    }
+    let len = ReplyHead::told_len(fabric.load(start_of(slot, bytes, REPLY_LENGTH_FROM_END))?);
+    if len > bytes as usize {
         return Ok(None);
     }
     message.clear();
-    fabric.load_bytes(start_of(slot, bytes, len), len - REPLY_TRAILER_BYTES, message)?;
-    append(&trailer, message);
-    Ok(Seal::CHECKSUM.holds(message).then_some(head))
-}
-
-/// The last words of a slot.
-#[inline(always)]
-fn load_words<F: Fabric>(
-    fabric: &F,
-    slot: RemoteAddr,
-    bytes: u32,
-) -> Result<[u64; REPLY_TRAILER_BYTES / 8], FabricError> {
-    let mut words = [0; REPLY_TRAILER_BYTES / 8];
-    let at = start_of(slot, bytes, REPLY_TRAILER_BYTES);
-    for (i, word) in words.iter_mut().enumerate() {
-        *word = fabric.load(at.add(i as u64 * 8))?;
-    }
-    Ok(words)
-}
-
-#[inline(always)]
-fn append(words: &[u64], message: &mut Buf) {
-    for word in words {
-        message.extend_from_slice(&word.to_le_bytes());
-    }
+    fabric.load_bytes(start_of(slot, bytes, len), len, message)?;
+    // The words may have changed since: what counts is the copy.
+    Ok(ReplyHead::read(message, Seal::CHECKSUM).filter(|head| expected.is(head)))
 }

@@ -45,6 +45,8 @@ pub const REQUEST_OVERHEAD_BYTES: usize = REQUEST_TRAILER_BYTES + 16;
 pub const REPLY_TRAILER_BYTES: usize = 48;
 /// The word with number and attempt, from the end of a message.
 pub const POLL_WORD_FROM_END: usize = 16;
+/// The word of a reply that tells the bytes of its value, from the end of the message.
+pub(super) const REPLY_LENGTH_FROM_END: usize = 24;
 /// Bits of a request's number: enough for two hundred years of a session that makes ten million
 /// requests a second.
 pub const NUMBER_BITS: u32 = 56;
@@ -466,6 +468,13 @@ impl ReplyHead {
         self.value_len().next_multiple_of(8) + REPLY_TRAILER_BYTES
     }
 
+    /// The bytes of a message, from the word of its trailer that tells the length. If that word is
+    /// not a reply's, the message cannot be read.
+    #[inline]
+    pub(super) fn told_len(word: u64) -> usize {
+        ((word >> 32) as usize).next_multiple_of(8) + REPLY_TRAILER_BYTES
+    }
+
     /// Bytes of the value.
     #[inline]
     pub fn value_len(&self) -> usize {
@@ -497,6 +506,7 @@ impl ReplyHead {
     }
 
     /// Reads a whole message; `None` unless it is a complete reply with the right seal.
+    #[inline]
     pub fn read(message: &[u8], seal: Seal) -> Option<Self> {
         let head = Self::parse(last_words(message)?)?;
         (head.message_len() == message.len() && seal.holds(message)).then_some(head)
@@ -523,6 +533,34 @@ impl ReplyHead {
             ],
             seal,
         );
+    }
+}
+
+/// The reply that a client waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// The number of the request.
+    pub number: u64,
+    /// The reply slot.
+    pub reply: u16,
+    /// The worker of the cluster that was asked.
+    pub source: u16,
+    /// The low quarter of the incarnation of the client's session.
+    pub session: u16,
+}
+
+impl Expected {
+    /// Whether this is the head of that reply.
+    #[inline]
+    pub fn is(&self, head: &ReplyHead) -> bool {
+        let Self { number, reply, source, session } = *self;
+        (head.number, head.reply, head.source, head.session) == (number, reply, source, session)
+    }
+
+    /// The word that shows that the reply has come.
+    #[inline]
+    pub(super) fn poll_word(&self) -> u64 {
+        self.number << 8
     }
 }
 

@@ -12,7 +12,8 @@
 //! | [`reply`] | what can be answered |
 //! | [`seal`] | what shows that a message is whole, and whose it is |
 //! | `sessions.rs` | what a worker's node knows of its clients |
-//! | `client.rs`, `window.rs` | sends, waits, sends again; numbers, and which of them are under way |
+//! | `client.rs`, `asked.rs` | sends, waits, sends again |
+//! | `window.rs` | numbers, and which of them are under way |
 //! | `worker.rs`, `memory.rs` | finds requests; executes each once |
 //! | `asker.rs` | the client of a table in which a worker owns each key |
 //! | `turns.rs` | the lanes of a worker |
@@ -119,6 +120,7 @@
 //!   anybody who knows the session's secret ([`seal`]). A client that names a session other than
 //!   its own is not served.
 
+mod asked;
 mod asker;
 pub(crate) mod bells;
 pub(crate) mod budget;

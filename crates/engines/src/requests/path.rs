@@ -12,7 +12,7 @@ use loch_fabric::{
 
 use super::layout::{RequestMap, WorkerId};
 use super::mapped;
-use super::message::ReplyHead;
+use super::message::{Expected, ReplyHead};
 use super::seal::Seal;
 use crate::secret::Secret;
 use crate::spare::SpareBuffers;
@@ -63,16 +63,14 @@ pub trait ReplyPath<F: Fabric> {
     /// Whether replies are SENT, which the fabric's counters do not count, or WRITTEN.
     const BY_SEND: bool = false;
 
-    /// The `expected` reply for reply slot `reply`, with its bytes in `message`; `None` if it has
-    /// not come yet.
+    /// The `expected` reply, with its bytes in `message`; `None` if it has not come yet.
     ///
     /// # Errors
     /// The fabric's, if the client's own region is not mapped.
     fn poll(
         &self,
         fabric: &F,
-        reply: u16,
-        expected: impl Fn(&ReplyHead) -> bool,
+        expected: &Expected,
         message: &mut Buf,
     ) -> Result<Option<ReplyHead>, FabricError>;
 
@@ -281,11 +279,10 @@ impl<F: Fabric> ReplyPath<F> for WrittenReplies {
     fn poll(
         &self,
         fabric: &F,
-        reply: u16,
-        expected: impl Fn(&ReplyHead) -> bool,
+        expected: &Expected,
         message: &mut Buf,
     ) -> Result<Option<ReplyHead>, FabricError> {
-        let slot = self.first.add(u64::from(reply) * u64::from(self.bytes));
+        let slot = self.first.add(u64::from(expected.reply) * u64::from(self.bytes));
         mapped::load_reply(fabric, slot, self.bytes, expected, message)
     }
 }
@@ -318,15 +315,14 @@ impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
     fn poll(
         &self,
         fabric: &F,
-        reply: u16,
-        expected: impl Fn(&ReplyHead) -> bool,
+        expected: &Expected,
         message: &mut Buf,
     ) -> Result<Option<ReplyHead>, FabricError> {
         let mut arrived = self.arrived.borrow_mut();
-        if let Some((head, bytes)) = arrived[usize::from(reply)].take() {
+        if let Some((head, bytes)) = arrived[usize::from(expected.reply)].take() {
             let old = std::mem::replace(message, bytes);
             self.spare.give_back(old);
-            if expected(&head) {
+            if expected.is(&head) {
                 return Ok(Some(head));
             }
         }
@@ -342,7 +338,7 @@ impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
                 self.spare.give_back(bytes);
                 continue;
             };
-            if head.reply == reply && expected(&head) {
+            if expected.is(&head) {
                 self.spare.give_back(std::mem::replace(message, bytes));
                 return Ok(Some(head));
             }

@@ -115,6 +115,13 @@ impl Short {
         matches!(self.status, status::FOUND | status::FOUND_EXPIRING | status::PACKET)
     }
 
+    /// The incarnation of the worker that did not look at the request because the request was meant
+    /// for another one.
+    #[inline]
+    pub(super) fn stale(&self) -> Option<u32> {
+        if self.status == status::STALE { u32::try_from(self.first).ok() } else { None }
+    }
+
     /// The answer, with its value; `None` if the short answer is invalid.
     #[inline]
     pub fn answer<'a>(&self, value: &'a [u8]) -> Option<Answer<'a>> {

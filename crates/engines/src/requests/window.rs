@@ -44,7 +44,12 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.line.queue.borrow_mut().retain(|came| *came != self.came);
+        let mut queue = self.line.queue.borrow_mut();
+        if queue.front() == Some(&self.came) {
+            queue.pop_front();
+        } else {
+            queue.retain(|came| *came != self.came);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The shm endpoint: verbs as prefetch, copy and CPU atomics.
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -517,17 +517,10 @@ impl Fabric for ShmEndpoint {
     }
 
     #[inline]
-    fn wait(&self, bell: RemoteAddr) -> impl Future<Output = ()> + '_ {
-        let mut taken = false;
-        poll_fn(move |cx| {
-            if std::mem::replace(&mut taken, true) {
-                return Poll::Ready(());
-            }
-            if !self.park(cx, bell) {
-                cx.waker().wake_by_ref();
-            }
-            Poll::Pending
-        })
+    fn poll_wait(&self, cx: &mut Context<'_>, bell: Option<RemoteAddr>) {
+        if !bell.is_some_and(|bell| self.park(cx, bell)) {
+            cx.waker().wake_by_ref();
+        }
     }
 
     #[inline]

@@ -1,8 +1,10 @@
 //! One thread's endpoint to the memory and the messages of its host, in one object, as engines need
 //! it.
 
+use std::task::Context;
+
 use super::{Peer, ShmEndpoint, ShmMessages};
-use crate::{Fabric, Messages, UnreliableWrites};
+use crate::{Fabric, Messages, RemoteAddr, UnreliableWrites};
 
 /// An endpoint and a mailbox.
 pub struct ShmThread {
@@ -24,6 +26,12 @@ impl Fabric for ShmThread {
         write_unsignaled write is_mapped store store_before store_after announce load load_bytes
         reload will_store raw posted is_settled now_us wall_ms random pause yield_now => memory
     );
+
+    /// Keeps the thread awake.
+    #[inline]
+    fn poll_wait(&self, cx: &mut Context<'_>, _: Option<RemoteAddr>) {
+        self.memory.poll_wait(cx, None);
+    }
 }
 
 impl UnreliableWrites for ShmThread {

@@ -51,7 +51,7 @@ impl<L> Fabric for Linked<L> {
         compare_swap compare_swap_many fetch_add write_unsignaled
         write is_mapped store_before store_after announce
         load load_bytes reload will_read will_store raw posted is_settled now_us wall_ms random
-        pause yield_now store
+        pause poll_wait yield_now store
         => endpoint
     );
 }

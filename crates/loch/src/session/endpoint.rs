@@ -2,13 +2,13 @@
 //!
 //! On a machine with fewer cores than threads, a client that spins keeps the worker off the core.
 //! On shared memory a client therefore yields the core when all of its lanes wait, and sleeps after
-//! a while until the worker wakes it ([`Fabric::wait`]). On an executor that is not Loch's it only
-//! yields now and then. Over a network, a waiting client also looks after its connections: without
-//! one neither its request arrives nor the reply.
+//! a while until the worker wakes it ([`Fabric::poll_wait`]). On an executor that is not Loch's it
+//! only yields now and then. Over a network, a waiting client also looks after its connections:
+//! without one neither its request arrives nor the reply.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::task::{Context, Poll};
+use std::future::Future;
+use std::task::Context;
 
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, FabricError, Messages, RemoteAddr, UnreliableWrites};
@@ -113,18 +113,18 @@ impl<E: WhileWaiting, M> Fabric for Yielding<E, M> {
     }
 
     #[inline]
-    fn wait(&self, bell: RemoteAddr) -> impl Future<Output = ()> + '_ {
-        let mut taken = false;
-        poll_fn(move |cx| {
-            if std::mem::replace(&mut taken, true) {
-                return Poll::Ready(());
-            }
-            if !self.endpoint.park(cx, bell) {
+    fn poll_wait(&self, cx: &mut Context<'_>, bell: Option<RemoteAddr>) {
+        match bell {
+            Some(bell) if self.endpoint.park(cx, bell) => (),
+            Some(_) => {
                 self.offer();
                 cx.waker().wake_by_ref();
             }
-            Poll::Pending
-        })
+            None => {
+                self.offer();
+                self.endpoint.poll_wait(cx, None);
+            }
+        }
     }
 
     #[inline]

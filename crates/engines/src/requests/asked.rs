@@ -1,0 +1,372 @@
+//! A request from its first attempt to its reply.
+//!
+//! One future does it all, and only that future and `Looking` of `client.rs` are polled while the
+//! client waits: each future around another one would cost every poll a dozen instructions or two.
+
+use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RemoteAddr};
+
+use super::client::{Reply, Requester};
+use super::counts::Paths;
+use super::layout::WorkerId;
+use super::message::{Body, Expected, REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket};
+use super::path::{ReplyPath, RequestPath, Sent};
+use super::reply::Answer;
+use super::seal::Seal;
+use super::window::{Line, Place, UnderWay};
+use crate::error::EngineError;
+use crate::kv::check_key;
+use crate::operation::Operation;
+use crate::planted::{self, Bug};
+
+/// Waiting times are not doubled any more after this many attempts.
+const DOUBLINGS_MAX: u32 = 6;
+/// The clock is read once in this many polls.
+const POLLS_PER_LOOK: u32 = 4;
+
+impl<P, R> Requester<P, R> {
+    /// Asks the worker that `to` tells, and returns what `read` makes of the reply. There is no
+    /// future around this one that every poll would have to go through.
+    pub(super) async fn ask<F, T>(
+        &self,
+        fabric: &F,
+        to: impl FnOnce() -> Result<WorkerId, EngineError>,
+        content: impl Content,
+        mut buf: Buf,
+        read: impl FnOnce(Reply) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError>
+    where
+        F: Fabric,
+        P: RequestPath<F>,
+        R: ReplyPath<F>,
+    {
+        let (to, body) = (to()?, content.body());
+        if let Body::One(request) = &body {
+            check_key(request.key)?;
+        }
+        let ticket = Ticket::new(self.client, self.session, &body);
+        let by_send = self.requests.sends(fabric, ticket.message_len());
+        let seal = if by_send { Seal::of_request(self.secret) } else { Seal::CHECKSUM };
+        if !by_send {
+            self.check_length(&body)?;
+        }
+        let line = &self.lines[usize::from(self.map.area().source(to.node, to.worker))];
+        let until = fabric.now_us().saturating_add(self.timing.timeout_us);
+        loop {
+            let under_way = match self.number_of(line) {
+                Some(under_way) => under_way,
+                None => {
+                    let place = line.queue_up();
+                    let number = || self.number_at(fabric, &place, line, until);
+                    let late = EngineError::Timeout { timeout_us: self.timing.timeout_us };
+                    self.until(fabric, true, number).await.ok_or(late)?
+                }
+            };
+            if !line.heard.get() {
+                self.seek(fabric, line, to).await;
+            }
+            let mut asked = self.begin(fabric, to, ticket, line, &under_way)?;
+            let perhaps_done = loop {
+                let mut message = self.spare.take();
+                asked.ticket.write(&body, seal, &mut message);
+                let (message, sent) = self.requests.send(fabric, to, asked.slot, message).await;
+                self.spare.give_back(message);
+                let again = self.sent(fabric, &mut asked, &body, sent)?.min(until);
+                let mut polls = 0u32;
+                let look = || self.look(fabric, &asked.expected, &mut polls, again, &mut buf);
+                if let Some(head) = self.until(fabric, true, look).await? {
+                    match self.answered(&asked, head) {
+                        None => {
+                            return self.finish(to, Reply { head, message: buf }).and_then(read);
+                        }
+                        Some(perhaps_done) => break perhaps_done,
+                    }
+                }
+                if again == until {
+                    return Err(self.give_up(to, &body, asked.arrived));
+                }
+                // The node may have started its workers anew: then no worker will answer at the old
+                // address.
+                self.seek(fabric, line, to).await;
+                if self.belief(fabric, line, to)? != asked.ticket.worker {
+                    break asked.arrived;
+                }
+                self.counts.resent.set(self.counts.resent.get() + 1);
+                self.introduce(fabric, to)?;
+                asked.attempt += 1;
+                asked.ticket.attempt = asked.attempt as u8;
+            };
+            self.counts.stale.set(self.counts.stale.get() + 1);
+            if perhaps_done && !body.is_read() {
+                return Err(self.unknown(to));
+            }
+        }
+    }
+
+    /// A number and a reply slot, if there are any and no lane waits for them.
+    #[inline]
+    fn number_of<'a>(&'a self, line: &'a Line) -> Option<UnderWay<'a>> {
+        if line.is_awaited() { None } else { UnderWay::take(line, &self.replies) }
+    }
+
+    /// A number and a reply slot for the lane at this place in the queue, if it is the lane's turn;
+    /// `Some(None)` if the lane's time is up.
+    #[inline]
+    fn number_at<'a, F: Fabric>(
+        &'a self,
+        fabric: &F,
+        place: &Place<'_>,
+        line: &'a Line,
+        until: u64,
+    ) -> Option<Option<UnderWay<'a>>> {
+        if place.is_first()
+            && let Some(under_way) = UnderWay::take(line, &self.replies)
+        {
+            return Some(Some(under_way));
+        }
+        (fabric.now_us() >= until).then_some(None)
+    }
+
+    /// The request of one number, before it is sent.
+    #[inline]
+    fn begin<'a, F: Fabric>(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        mut ticket: Ticket,
+        line: &'a Line,
+        under_way: &UnderWay<'_>,
+    ) -> Result<Asked<'a>, EngineError>
+    where
+        R: ReplyPath<F>,
+    {
+        let UnderWay { number, reply, .. } = *under_way;
+        ticket.worker = self.belief(fabric, line, to)?;
+        (ticket.number, ticket.reply) = (number, reply);
+        if !line.heard.get() {
+            self.introduce(fabric, to)?;
+        }
+        let area = self.map.area();
+        let slot = self.map.request_addr(to, self.client, number);
+        let source = area.source(to.node, to.worker);
+        Ok(Asked {
+            to,
+            ticket,
+            line,
+            slot: (slot, area.service().request_bytes),
+            expected: Expected { number, reply, source, session: self.session as u16 },
+            way: Sent::Written,
+            attempt: 0,
+            arrived: false,
+        })
+    }
+
+    /// The request was sent, or could not be. Returns when it is to be sent again.
+    #[inline]
+    fn sent<F: Fabric>(
+        &self,
+        fabric: &F,
+        asked: &mut Asked<'_>,
+        body: &Body<'_>,
+        sent: Result<Sent, FabricError>,
+    ) -> Result<u64, EngineError> {
+        asked.way = match sent {
+            Ok(way) => way,
+            Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => {
+                Sent::Written
+            }
+            Err(error) if !asked.arrived || body.is_read() => return Err(error.into()),
+            Err(_) => return Err(self.unknown(asked.to)),
+        };
+        self.rings.note(self.map.bell_addr(asked.to));
+        // No worker executes a request for incarnation 0: such a request only asks for the
+        // incarnation.
+        let is_lost = matches!(sent, Err(FabricError::Unreachable { .. }));
+        asked.arrived |= asked.ticket.worker != 0 && !is_lost;
+        let patience = self.timing.resend_us << asked.attempt.min(DOUBLINGS_MAX);
+        Ok(fabric.now_us().saturating_add(patience))
+    }
+
+    /// The reply, if it has come; nothing if it is time to send `again`.
+    #[inline]
+    fn look<F: Fabric>(
+        &self,
+        fabric: &F,
+        expected: &Expected,
+        polls: &mut u32,
+        again: u64,
+        buf: &mut Buf,
+    ) -> Option<Result<Option<ReplyHead>, FabricError>>
+    where
+        R: ReplyPath<F>,
+    {
+        match self.answers.poll(fabric, expected, buf) {
+            Ok(None) => (),
+            reply => return Some(reply),
+        }
+        *polls = polls.wrapping_add(1);
+        let is_late = polls.is_multiple_of(POLLS_PER_LOOK) && fabric.now_us() >= again;
+        is_late.then_some(Ok(None))
+    }
+
+    /// Takes note of the worker that replied. A worker that says that it is another incarnation did
+    /// not execute the request. The result then says whether an incarnation before it may have.
+    #[inline]
+    fn answered<F>(&self, asked: &Asked<'_>, head: ReplyHead) -> Option<bool>
+    where
+        F: Fabric,
+        R: ReplyPath<F>,
+    {
+        self.rings.found();
+        let is_remote = asked.slot.0.region() != self.home;
+        let ways = Paths { request: asked.way, reply_by_send: R::BY_SEND, is_remote };
+        self.counts.count(&asked.ticket, &head, ways);
+        let renewed = head.short.stale();
+        if let Some(incarnation) = renewed {
+            asked.line.believe(incarnation);
+        }
+        asked.line.heard.set(true);
+        // The first attempt came to this worker, which had started before: so no earlier
+        // incarnation saw the request.
+        renewed.map(|_| asked.ticket.worker != 0 && asked.attempt > 0)
+    }
+
+    /// The worker's incarnation as this client knows it. If the incarnation's word can be loaded,
+    /// the client looks at it before every request, and so notices in time that a worker started
+    /// anew. The word 0 says that the worker has no incarnation now. The client then keeps the old
+    /// one: a caller that was told now that a request is ambiguous could still read the value from
+    /// before the dead worker's last work, and the next worker may yet have that work, from its
+    /// log.
+    #[inline]
+    fn belief<F: Fabric>(&self, fabric: &F, line: &Line, to: WorkerId) -> Result<u32, EngineError> {
+        let word = self.map.incarnation_addr(to);
+        if fabric.is_mapped(word.region()) {
+            let known = fabric.load(word)? as u32;
+            if known != 0 || planted::is(Bug::NobodyBelieved) {
+                line.believe(known);
+            }
+        }
+        Ok(line.incarnation.get())
+    }
+
+    /// Finds out where a worker receives, if the path needs that, and which incarnation it has.
+    async fn seek<F>(&self, fabric: &F, line: &Line, to: WorkerId)
+    where
+        F: Fabric,
+        P: RequestPath<F>,
+        R: ReplyPath<F>,
+    {
+        if !self.answers.seeks() {
+            return;
+        }
+        let mut words = [0; 1 + MessageAddress::WORDS];
+        // A look that fails is repeated.
+        if fabric.read_words(&[self.map.incarnation_addr(to)], &mut words).await.is_err() {
+            return;
+        }
+        // The two may belong to different incarnations: then no worker answers, and the next look
+        // is right.
+        let [incarnation, address @ ..] = words;
+        let address = MessageAddress::from_words(address);
+        self.requests.meet(fabric, to, &address);
+        self.answers.meet(fabric, to, &address);
+        if let Some(incarnation) = u32::try_from(incarnation).ok().filter(|it| *it != 0) {
+            line.believe(incarnation);
+        }
+    }
+
+    /// Whether a request slot has room for the request.
+    #[inline]
+    fn check_length(&self, body: &Body<'_>) -> Result<(), EngineError> {
+        let (key, value) = (body.key(), body.value().len());
+        let room = self.map.area().service().request_bytes as usize - REQUEST_OVERHEAD_BYTES;
+        if key.len() + value <= room {
+            return Ok(());
+        }
+        if key.len() > room {
+            return Err(EngineError::KeyTooLong { len: key.len(), max: room });
+        }
+        Err(EngineError::ValueTooLong { len: value as u64, max: (room - key.len()) as u64 })
+    }
+
+    fn introduce<F: Fabric>(&self, fabric: &F, to: WorkerId) -> Result<(), EngineError>
+    where
+        R: ReplyPath<F>,
+    {
+        let hello = || {
+            let mut ticket = Ticket::new(self.client, self.session, &Body::Hello);
+            // A greeting that comes again, or late, does not count.
+            ticket.number = self.greetings.get() + 1;
+            self.greetings.set(ticket.number);
+            let mut message = Buf::new();
+            ticket.write(&Body::Hello, Seal::of_request(self.secret), &mut message);
+            message
+        };
+        Ok(self.answers.introduce(fabric, to, hello)?)
+    }
+
+    fn finish(&self, to: WorkerId, reply: Reply) -> Result<Reply, EngineError> {
+        let value = &reply.message[reply.head.value_at()];
+        match reply.head.short.answer(value) {
+            Some(Answer::Done(_) | Answer::Packet(_)) => Ok(reply),
+            Some(Answer::Failed(failure)) => Err(failure.into_error(self.map.incarnation_addr(to))),
+            Some(Answer::Stale(_)) | None => Err(strange_reply(to)),
+        }
+    }
+
+    /// The error of an operation whose time is up.
+    #[cold]
+    fn give_up(&self, to: WorkerId, body: &Body<'_>, arrived: bool) -> EngineError {
+        if arrived && !body.is_read() {
+            return self.unknown(to);
+        }
+        EngineError::Timeout { timeout_us: self.timing.timeout_us }
+    }
+
+    /// The error of a mutation that may have been executed, or may yet be executed.
+    #[cold]
+    fn unknown(&self, to: WorkerId) -> EngineError {
+        let at = self.map.incarnation_addr(to);
+        EngineError::Ambiguous(FabricError::OutcomeUnknown { at })
+    }
+}
+
+/// A request's content. A future that holds it has the lifetimes of its parts, which a method of a
+/// trait can name.
+pub(super) trait Content {
+    fn body(&self) -> Body<'_>;
+}
+
+impl Content for (&[u8], Operation<'_>) {
+    #[inline]
+    fn body(&self) -> Body<'_> {
+        Body::one(self.0, self.1)
+    }
+}
+
+impl Content for Body<'_> {
+    #[inline]
+    fn body(&self) -> Body<'_> {
+        *self
+    }
+}
+
+/// A request of one number.
+struct Asked<'a> {
+    to: WorkerId,
+    ticket: Ticket,
+    line: &'a Line,
+    slot: (RemoteAddr, u32),
+    expected: Expected,
+    /// How it was sent the last time.
+    way: Sent,
+    /// How often it was sent again.
+    attempt: u32,
+    /// Whether a worker may have got it.
+    arrived: bool,
+}
+
+#[cold]
+fn strange_reply(to: WorkerId) -> EngineError {
+    let what = format!("worker {} of node {} replies what nobody knows", to.worker, to.node);
+    EngineError::Damaged { what }
+}
