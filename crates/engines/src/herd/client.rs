@@ -5,22 +5,60 @@
 
 use std::sync::Arc;
 
-use loch_fabric::{Fabric, Messages};
+use loch_fabric::{
+    Buf, Fabric, FabricError, MessageAddress, Messages, RemoteAddr, UnreliableWrites,
+};
 
 use super::key::KeyHash;
 use crate::epoch::Session;
 use crate::kv::Lengths;
 use crate::limits::HERD_ITEM_BYTES_MAX;
 use crate::requests::{
-    self, Area, Asker, BySend, Owners, RequestMap, RequestPath, Requester, SentReplies, Timing,
-    WorkerId,
+    self, Area, Asker, BySend, ByUnreliableWrite, Owners, RequestMap, RequestPath, Requester, Sent,
+    SentReplies, Timing, WorkerId,
 };
 
 /// A client of a herd table.
 ///
-/// `P` is the path of its requests: [`ByUnreliableWrite`](crate::requests::ByUnreliableWrite), or
-/// [`BySend`] for a table without request slots.
+/// `P` is the path of its requests: [`ByUnreliableWrite`], or [`BySend`] for a table without
+/// request slots, or a [`Way`].
 pub type Client<F, P> = requests::Client<F, P, SentReplies<<F as Messages>::Peer>, Partitions>;
+
+/// The way of the requests of a table, as it declares it.
+#[derive(Debug)]
+pub enum Way<P> {
+    /// By WRITE.
+    Write(ByUnreliableWrite),
+    /// By SEND.
+    Send(BySend<P>),
+}
+
+impl<F: UnreliableWrites + Messages> RequestPath<F> for Way<F::Peer> {
+    #[inline]
+    async fn send(
+        &self,
+        fabric: &F,
+        to: WorkerId,
+        slot: (RemoteAddr, u32),
+        message: Buf,
+    ) -> (Buf, Result<Sent, FabricError>) {
+        match self {
+            Self::Write(way) => way.send(fabric, to, slot, message).await,
+            Self::Send(way) => way.send(fabric, to, slot, message).await,
+        }
+    }
+
+    #[inline]
+    fn sends(&self, _: &F, _: usize) -> bool {
+        matches!(self, Self::Send(_))
+    }
+
+    fn meet(&self, fabric: &F, worker: WorkerId, at: &MessageAddress) {
+        if let Self::Send(way) = self {
+            RequestPath::meet(way, fabric, worker, at);
+        }
+    }
+}
 
 /// The partitions of a table: each worker owns one.
 #[derive(Clone, Copy, Debug)]

@@ -38,7 +38,7 @@ pub mod storage;
 mod table;
 mod worker;
 
-pub use client::Client;
+pub use client::{Client, Way};
 pub use pipeline::Pipeline;
 pub use storage::Mode;
 pub use table::{Herd, Map, Options, PartitionShape, RequestWay};

@@ -3,11 +3,11 @@
 use loch_fabric::Messages;
 use serde::{Deserialize, Serialize};
 
-use super::Client;
 use super::storage::{self, Mode};
+use super::{Client, Way};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
-use crate::kv::{Kv, OneOf};
+use crate::kv::Kv;
 use crate::limits::{HERD_ITEM_BYTES_MAX, HERD_SLOT_BYTES, REPLIES_MAX};
 use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
@@ -163,10 +163,7 @@ impl Engine for Herd {
     }
 
     /// Requests by WRITE or by SEND, as the table declares.
-    type Client<N: Net> = OneOf<
-        Client<N::Waiting, ByUnreliableWrite>,
-        Client<N::Waiting, BySend<<N::Waiting as Messages>::Peer>>,
-    >;
+    type Client<N: Net> = Client<N::Waiting, Way<<N::Waiting as Messages>::Peer>>;
 
     fn client<N: Net, C: Connect<N>>(
         table: &Map,
@@ -178,13 +175,11 @@ impl Engine for Herd {
         let mailbox = table.mailed.of_client(node, session.slot());
         let fabric = connect.waiting(Some(mailbox))?;
         let workers = BySend::seeking(&map);
-        Ok(if map.area().service().request_bytes == 0 {
-            let by = workers.clone();
-            OneOf::Second(Client::new(fabric, map, &session, node, by, workers, timing, seed))
-        } else {
-            let by = ByUnreliableWrite { home };
-            OneOf::First(Client::new(fabric, map, &session, node, by, workers, timing, seed))
-        })
+        let way = match map.area().service().request_bytes {
+            0 => Way::Send(workers.clone()),
+            _ => Way::Write(ByUnreliableWrite { home }),
+        };
+        Ok(Client::new(fabric, map, &session, node, way, workers, timing, seed))
     }
 
     fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {

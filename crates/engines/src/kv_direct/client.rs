@@ -152,7 +152,8 @@ impl<F: Fabric> Client<F> {
         loop {
             let (packet, index, leads) = self.join(partition, key, &action, alone);
             if leads {
-                self.lead(partition, &packet, alone).await;
+                // In a box: the other lanes' futures need no room for what only a leader does.
+                Box::pin(self.lead(partition, &packet, alone)).await;
             } else {
                 let is_settled = || {
                     let stage = packet.packet().stage.get();

@@ -174,8 +174,13 @@ where
     }
 
     fn contains(&self, key: &[u8]) -> impl Future<Output = Result<bool, EngineError>> {
-        let read = |reply: Reply| reply.outcome()?.contained();
-        self.asker.ask(&self.fabric, key, Operation::Contains, Buf::new(), read)
+        let spare = &self.asker.requester.spare;
+        let read = |reply: Reply| {
+            let contained = reply.outcome()?.contained();
+            spare.give_back(reply.into_buf());
+            contained
+        };
+        self.asker.ask(&self.fabric, key, Operation::Contains, spare.take(), read)
     }
 
     fn execute(
@@ -183,7 +188,12 @@ where
         key: &[u8],
         operation: Operation<'_>,
     ) -> impl Future<Output = Result<Outcome<'static>, EngineError>> {
-        let read = |reply: Reply| reply.outcome()?.without_value();
-        self.asker.ask(&self.fabric, key, operation, Buf::new(), read)
+        let spare = &self.asker.requester.spare;
+        let read = |reply: Reply| {
+            let outcome = reply.outcome()?.without_value();
+            spare.give_back(reply.into_buf());
+            outcome
+        };
+        self.asker.ask(&self.fabric, key, operation, spare.take(), read)
     }
 }

@@ -302,10 +302,15 @@ impl Inbox {
     ) -> Result<Option<Incoming>, FabricError> {
         let slots = self.dealt.len() as u64;
         let looks = if self.looks_at_all(fabric)? { slots } else { CALLED_SLOTS.min(slots) };
+        let bytes = u64::from(self.area.service().request_bytes);
+        let mut poll = self.poll_addr(self.called);
         for _ in 0..looks {
-            let slot = self.called;
-            self.called = (slot + 1) % slots;
-            if fabric.load(self.poll_addr(slot))? == self.dealt[slot as usize] {
+            let (slot, word) = (self.called, fabric.load(poll)?);
+            (self.called, poll) = match slot + 1 {
+                next if next < slots => (next, poll.add(bytes)),
+                _ => (0, self.poll_addr(0)),
+            };
+            if word == self.dealt[slot as usize] {
                 continue;
             }
             if let Some(incoming) = self.look(fabric, slot, message)? {
