@@ -221,7 +221,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 13] = [
+    pub const ALL: [Workload; 14] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,

@@ -10,7 +10,7 @@ use super::datagram::DATAGRAM_BYTES_MAX;
 use super::posted::Posted;
 use super::process::Connection;
 use super::state::{Event, Inner};
-use super::verb::{ProcessId, Stage, Verb, VerbId, Work};
+use super::verb::{ProcessId, Verb, VerbId, Work};
 use super::watch::{Change, How};
 use crate::bounds::is_inside;
 use crate::limits::{
