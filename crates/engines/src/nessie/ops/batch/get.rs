@@ -58,7 +58,11 @@ impl<F: Fabric> Client<F> {
         let mut done = Ok(());
         for (begin, keys) in (0..).step_by(BATCH_KEYS).zip(keys.chunks(BATCH_KEYS)) {
             let found = |key, value: Option<Found<'_>>| found(begin + key, value);
-            done = self.look_at_batch(&mut batch, keys, want, found).await;
+            done = match self.one_by_one {
+                true => self.look_at_batch(&mut batch, keys, want, found).await,
+                // Boxed, so that the future is as small as batches on one host need it.
+                false => Box::pin(self.look_at_far(&mut batch, keys, want, found)).await,
+            };
             if done.is_err() {
                 break;
             }
@@ -87,10 +91,8 @@ impl<F: Fabric> Client<F> {
         want: Want,
         mut found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
-        let key_len = longest(keys.iter().map(AsRef::as_ref))?;
-        let entry_len = self.first_read_len(key_len, want);
+        let entry_len = self.begin_gets(batch, keys, want)?;
         let slots = self.map.shape.geometry.bucket_slots as usize;
-        batch.rest.clear();
         let mut entry = std::mem::take(&mut batch.entry);
         // One epoch for all keys and steps: it keeps every word's entry from being reused as the
         // same incarnation.
@@ -98,31 +100,13 @@ impl<F: Fabric> Client<F> {
             true => None,
             false => Some(self.session.pin(&self.fabric)?),
         };
-        let (count, near) = (keys.len(), self.one_by_one);
-        let mut gets = Gets {
-            client: self,
-            keys,
-            batch,
-            want,
-            entry_len,
-            found: &mut found,
-            longest: 0,
-            short: Vec::new(),
-        };
-        let chased = match near {
-            true => self.fabric.chase(count, slots, entry_len, &mut entry, &mut gets).await,
-            // Boxed, so that the future is as small as batches on one host need it.
-            false => Box::pin(self.get_far(&mut gets, slots, &mut entry)).await,
-        };
+        let mut gets = Gets::new(self, keys, batch, want, entry_len, &mut found);
+        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut gets).await;
         let longest = gets.longest;
         batch.entry = entry;
         chased?;
         if longest > 0 {
             self.hint_read_of(longest);
-        }
-        if !near {
-            Box::pin(self.look_at_rest(batch, keys, want, &mut found)).await?;
-            return Ok(());
         }
         for key in &batch.rest {
             let key = usize::from(*key);
@@ -136,18 +120,53 @@ impl<F: Fabric> Client<F> {
         drop(epoch);
         Ok(())
     }
+
+    /// Checks the keys, and returns how many bytes of their entries are READ first.
+    #[inline(always)]
+    fn begin_gets<K: AsRef<[u8]>>(
+        &self,
+        batch: &mut Batch,
+        keys: &[K],
+        want: Want,
+    ) -> Result<usize, EngineError> {
+        let key_len = longest(keys.iter().map(AsRef::as_ref))?;
+        batch.rest.clear();
+        Ok(self.first_read_len(key_len, want))
+    }
 }
 
-/// The rest of a batch over a network.
+/// Batches over a network.
 impl<F: Fabric> Client<F> {
+    async fn look_at_far<K: AsRef<[u8]>>(
+        &self,
+        batch: &mut Batch,
+        keys: &[K],
+        want: Want,
+        mut found: impl FnMut(usize, Option<Found<'_>>),
+    ) -> Result<(), EngineError> {
+        let entry_len = self.begin_gets(batch, keys, want)?;
+        let mut buf = std::mem::take(&mut batch.entry);
+        // As on one host: one epoch for all keys and steps.
+        let _epoch = self.session.pin(&self.fabric)?;
+        let mut gets = Gets::new(self, keys, batch, want, entry_len, &mut found);
+        let seen = self.get_far(&mut gets, &mut buf).await;
+        let longest = gets.longest;
+        batch.entry = buf;
+        seen?;
+        if longest > 0 {
+            self.hint_read_of(longest);
+        }
+        self.look_at_rest(batch, keys, want, &mut found).await
+    }
+
     /// All stages: buckets, entries, and those entries that are longer than the READs of them.
     async fn get_far<K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)>(
         &self,
         gets: &mut Gets<'_, F, K, S>,
-        slots: usize,
         buf: &mut Buf,
     ) -> Result<(), FabricError> {
         let (count, len) = (gets.keys.len(), gets.entry_len);
+        let slots = self.map.shape.geometry.bucket_slots as usize;
         self.fabric.chase(count, slots, len, buf, &mut Far(gets)).await?;
         let short = std::mem::take(&mut gets.short);
         if short.is_empty() {
@@ -223,7 +242,19 @@ struct Gets<'a, F: Fabric, K, S> {
     short: Vec<(u8, usize)>,
 }
 
-impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'_, F, K, S> {
+impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'a, F, K, S> {
+    #[inline(always)]
+    fn new(
+        client: &'a Client<F>,
+        keys: &'a [K],
+        batch: &'a mut Batch,
+        want: Want,
+        entry_len: usize,
+        found: &'a mut S,
+    ) -> Self {
+        Self { client, keys, batch, want, entry_len, found, longest: 0, short: Vec::new() }
+    }
+
     #[inline(always)]
     fn arrived<const FAR: bool>(&mut self, number: usize, entry: &[u8], again: u64) {
         let Batch { looks, rest, .. } = &mut *self.batch;
@@ -231,14 +262,16 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'_, F, 
         if FAR && self.want == Want::Value {
             // What is here of an entry says how long it is, if its key is right.
             let (word, wanted) = (looks[number].word, (key, Want::Key));
-            let header = self.client.sound::<FAR>(word, wanted, entry, again);
+            let mut copy = None;
+            let header = self.client.sound::<FAR>(word, wanted, entry, again, &mut copy);
             let len = header.map_or(0, |header| header.entry_len());
             if (entry.len() + 1..=BATCH_ENTRY_BYTES_MAX).contains(&len) {
                 return self.short.push((number as u8, len));
             }
         }
         let wanted = (key, self.want);
-        let header = self.client.sound::<FAR>(looks[number].word, wanted, entry, again);
+        let (word, mut copy) = (looks[number].word, None);
+        let header = self.client.sound::<FAR>(word, wanted, entry, again, &mut copy);
         let end = |header: &Header| match self.want {
             Want::Key => header.value_at(),
             Want::Value => header.entry_len(),
@@ -247,12 +280,12 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'_, F, 
             rest.push(number as u8);
             return;
         };
-        let value = &entry[header.value_at()..end(&header)];
+        let value = &entry[header.value_at()..end(header)];
         if self.want == Want::Value {
-            self.longest = self.longest.max(end(&header));
+            self.longest = self.longest.max(end(header));
         }
         if FAR && self.client.cache.is_some() {
-            self.client.remember_found(&looks[number], &entry[..end(&header)]);
+            self.client.remember_found(&looks[number], &entry[..end(header)]);
         }
         // Linearization point of a hit (protocol G2): the READ of the bucket.
         (self.found)(number, Some(Found { version: header.version, value, expires_at_ms: None }));

@@ -23,6 +23,8 @@ mod put;
 use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Fabric, Step, Validation, lanes};
 
+use zerocopy::FromBytes;
+
 use crate::error::EngineError;
 use crate::kv::check_key;
 use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_PUTS, WAYS_MAX};
@@ -87,23 +89,31 @@ impl<F: Fabric> Client<F> {
     /// The header of an entry that was looked at, if it is plain, of the key, and of the
     /// incarnation that the word names. `again` is its generation, READ again afterwards. Where
     /// that is not done (`FAR`) the checksums tell; the value's counts if the value is wanted.
+    /// `copy` is for the header of an entry that is not aligned.
     #[inline(always)]
-    fn sound<const FAR: bool>(
+    fn sound<'e, const FAR: bool>(
         &self,
         word: Ite,
         (key, want): (&[u8], Want),
-        entry: &[u8],
+        entry: &'e [u8],
         again: u64,
-    ) -> Option<Header> {
-        let header = Header::read(entry)?;
+        copy: &'e mut Option<Header>,
+    ) -> Option<&'e Header> {
+        let header = match Header::ref_from_prefix(entry) {
+            Ok((header, _)) => header,
+            Err(_) => {
+                *copy = Header::read(entry);
+                copy.as_ref()?
+            }
+        };
         let is_plain = header.flags & !flags::BLIND == 0;
         let has_key = || entry.get(HEADER_BYTES..HEADER_BYTES + header.key_len()) == Some(key);
         let is_unchanged = again == header.generation || planted::is(Bug::BatchBelievesTorn);
         let has_sums = || {
             let place = self.map.codec.place(word);
-            !FAR || has_sums(&header, place, entry, want == Want::Value)
+            !FAR || has_sums(header, place, entry, want == Want::Value)
         };
-        let is_sound = is_plain && is_unchanged && self.is_named(word, &header) && has_key();
+        let is_sound = is_plain && is_unchanged && self.is_named(word, header) && has_key();
         (is_sound && has_sums()).then_some(header)
     }
 
@@ -137,7 +147,8 @@ impl<F: Fabric> Client<F> {
     ) {
         let Batch { looks, old, rest, .. } = batch;
         let (word, number) = (looks[number].word, number as u8);
-        let header = self.sound::<FAR>(word, (key, Want::Key), entry, again);
+        let mut copy = None;
+        let header = self.sound::<FAR>(word, (key, Want::Key), entry, again, &mut copy);
         match header.filter(|_| self.map.codec.is_unmoved(word)) {
             Some(header) => old.push(Old {
                 key: number,
