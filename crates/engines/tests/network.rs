@@ -235,3 +235,39 @@ fn of_two_pairs_with_the_same_key_the_later_one_wins() {
         }
     });
 }
+
+/// Of three nodes one is known to be out of reach, and one is lost while its CAS is under way.
+#[test]
+fn what_may_have_been_done_is_told_before_what_was_not() {
+    let options = Options { checksums: true, ..Options::default() };
+    let geometry = Geometry::plan(3, 16 << 20, 1 << 12, 3, 4, 1 << 20, options).unwrap();
+    let shape = geometry.validate().unwrap();
+    let offset = tables_offset(4);
+    let profile = Profile { retry_ns: 1_000_000, ..Profile::CONNECTX_3_56 };
+    let world = World::new(1, profile, Faults::default());
+    let nodes = [0, 1, 2].map(RegionId);
+    let tables = nodes.map(|node| {
+        assert_eq!(world.add_node(offset + shape.bytes()), node);
+        (RemoteAddr::new(node, offset), 4)
+    });
+    let map = Arc::new(TableMap::new(shape, &tables));
+    world.store(session_addr(HERE, 0), 1);
+    let endpoint = world.endpoint(world.add_process(HERE));
+    let session = Session::new(HERE, 0, 1);
+    let client =
+        Rc::new(Client::new(endpoint, map.clone(), session, CacheLimits::default(), 100_000));
+    let names = [nodes[2], nodes[1]].map(|node| key_with_its_slots_at(&map, node));
+    let again = names.clone();
+    run(&world, &client, |client| async move {
+        client.put_many(&pairs(&names, 1), |_, _| ()).await.unwrap();
+    });
+    world.cut(HERE, nodes[2]);
+    run(&world, &client, |client| async move {
+        assert!(client.fabric().fetch_add(RemoteAddr::new(RegionId(2), 0), 0).await.is_err());
+    });
+    world.cut(HERE, nodes[1]);
+    run(&world, &client, |client| async move {
+        let put = client.put_many(&pairs(&again, 2), |_, _| ()).await;
+        assert!(matches!(put, Err(EngineError::Ambiguous(_))), "{put:?}");
+    });
+}

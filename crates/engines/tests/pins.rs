@@ -2,11 +2,14 @@
 
 mod cluster;
 
+use std::cell::Cell;
+use std::pin::Pin;
+
 use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
 use loch_engines::limits::PINS_MAX;
 use loch_engines::nessie::{Client, Conditional, Expect, Pinned, PutOptions};
-use loch_fabric::lanes::block_on;
+use loch_fabric::lanes::{self, block_on};
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric};
 
@@ -208,4 +211,68 @@ fn an_expired_value_is_not_pinned_and_a_pinned_one_outlives_its_expiry() {
     }
     assert!(block_on(reader.get(b"key", Buf::new())).unwrap().is_none());
     assert_eq!(bytes(&pinned), [1; 100]);
+}
+
+/// A PUT of a long value, which waits for a pin.
+async fn put_long(client: &Client<ShmEndpoint>, key: &str) -> Result<u64, EngineError> {
+    client.put(key.as_bytes(), &[1; 60_000], PutOptions::default()).await
+}
+
+/// To look for other memory means to close slabs, in which others then find nothing.
+#[test]
+fn a_lane_that_waits_for_a_pin_leaves_the_others_their_memory() {
+    let cluster = TestCluster::new(Plan { table_bytes: 2 << 20, ..Plan::default() });
+    let (reader, writer) = (cluster.client(0), cluster.client(0));
+    writer.set_quarantine(0);
+    // A slab of short values, most of which are free.
+    (0..31).for_each(|n| _ = put(&writer, &format!("short {n}"), &[1; 1_000]).unwrap());
+    fill(&writer, 60_000);
+    (0..30)
+        .for_each(|n| assert!(block_on(writer.delete(format!("short {n}").as_bytes())).unwrap()));
+    let _pinned = pin(&reader, "60000 0");
+    assert!(block_on(writer.delete(b"60000 0")).unwrap());
+    let (writer, is_over) = (&writer, Cell::new(false));
+    let long = async {
+        let refused = put_long(writer, "long").await;
+        assert!(matches!(refused, Err(EngineError::OutOfMemory { .. })), "{refused:?}");
+        is_over.set(true);
+    };
+    let short = async {
+        while !is_over.get() {
+            writer.put(b"short 30", &[2; 1_000], PutOptions::default()).await.unwrap();
+        }
+    };
+    let lanes: [Pin<Box<dyn Future<Output = ()>>>; 2] = [Box::pin(long), Box::pin(short)];
+    block_on(lanes::run(2, lanes, |()| ()));
+}
+
+#[test]
+fn lanes_that_wait_for_pins_go_on_when_these_end() {
+    let cluster = TestCluster::new(Plan { table_bytes: 2 << 20, ..Plan::default() });
+    let (reader, writer) = (cluster.client(0), cluster.client(0));
+    fill(&writer, 60_000);
+    let pins = [pin(&reader, "60000 0"), pin(&reader, "60000 1")];
+    (0..2).for_each(|n| assert!(block_on(writer.delete(format!("60000 {n}").as_bytes())).unwrap()));
+    let writer = &writer;
+    let put = |key| async move { _ = put_long(writer, key).await.unwrap() };
+    let end = async {
+        writer.fabric().pause(50_000).await;
+        drop(pins);
+    };
+    let lanes: [Pin<Box<dyn Future<Output = ()>>>; 3] =
+        [Box::pin(put("a")), Box::pin(put("b")), Box::pin(end)];
+    block_on(lanes::run(3, lanes, |()| ()));
+}
+
+#[test]
+fn clients_that_wait_for_one_pin_are_told_that_there_is_no_memory() {
+    let cluster = TestCluster::new(Plan { table_bytes: 2 << 20, ..Plan::default() });
+    let (reader, writers) = (cluster.client(0), [cluster.client(0), cluster.client(0)]);
+    fill(&writers[0], 60_000);
+    let _pinned = pin(&reader, "60000 0");
+    assert!(block_on(writers[0].delete(b"60000 0")).unwrap());
+    let puts = writers.each_ref().map(|writer| put_long(writer, "key"));
+    block_on(lanes::run(2, puts, |refused| {
+        assert!(matches!(refused, Err(EngineError::OutOfMemory { .. })), "{refused:?}");
+    }));
 }

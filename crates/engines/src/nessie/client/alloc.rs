@@ -60,6 +60,8 @@ pub(in crate::nessie) struct List {
     pub class: Class,
     /// Slabs that this session leased.
     pub slabs: Vec<Slab>,
+    /// How often a slab with room was closed in vain, and listed anew.
+    pub reopened: u64,
     /// The next slab to be swept.
     pub sweep_at: usize,
     /// For each slab the entries that were never used, from the next one on.
@@ -219,6 +221,7 @@ impl List {
         Self {
             class,
             slabs: Vec::new(),
+            reopened: 0,
             sweep_at: 0,
             fresh: Vec::new(),
             free: Vec::new(),
@@ -412,13 +415,13 @@ impl List {
         }
     }
 
-    /// Lists a slab that this session leases, if it is not listed. Another lane takes a slab off
-    /// the list if it comes by while the slab is closed; the slab may then turn out to be in use,
-    /// and stay leased.
-    pub fn keep_slab(&mut self, slab: Slab) {
-        if !self.slabs.contains(&slab) {
-            self.slabs.push(slab);
-        }
+    /// Forgets what is listed of a slab. A lane that comes by while the slab is closed drops some
+    /// of it, so it has to be listed anew if the slab stays leased.
+    pub fn forget_slab(&mut self, slab: Slab) {
+        self.slabs.retain(|known| *known != slab);
+        self.fresh.retain(|known| known.slab != slab);
+        self.free.retain(|known| known.slab != slab);
+        self.recent.retain(|known| known.slab != slab);
     }
 
     /// Lists an entry whose note is set. Returns false if it is known as pinned: then it is no

@@ -16,8 +16,9 @@ use crate::nessie::layout::slab::Class;
 
 /// The number of resting entries that is worth a grace period while there is still memory.
 const PARKED_ENTRIES: usize = 256;
-/// The pause between two looks for memory when only pinned entries are free.
-const PIN_POLL_US: u64 = 1_000;
+/// The pause between two looks when only pinned entries are free: short enough for other lanes to
+/// go on in the meantime.
+const PIN_POLL_US: u64 = 50;
 
 impl<F: Fabric> Client<F> {
     /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: only that
@@ -31,7 +32,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<(Own, Pin<'_, F>), EngineError> {
         let class = self.map.classes.of(entry_len);
         let mut until = None;
-        let mut sweep = true;
+        let (mut sweep, mut waits_for_pin) = (true, false);
         loop {
             let epoch = self.session.pin(&self.fabric)?;
             let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
@@ -42,13 +43,22 @@ impl<F: Fabric> Client<F> {
             // The room was one that others always take first, or that only damaged notes promise.
             let now = self.fabric.now_us();
             let is_late = now > *until.get_or_insert(now + self.timeout_us);
+            if waits_for_pin && !is_late {
+                // To look for other memory again and again would close slabs that others use.
+                self.fabric.pause(PIN_POLL_US).await;
+                self.sweep_some(class, SWEEP_SLABS, 1).await?;
+                continue;
+            }
             match self.make_room(class, sweep).await {
                 // Pins mostly end soon.
                 Err(EngineError::OutOfMemory { .. }) if !is_late && self.has_pinned(class) => {
-                    self.fabric.pause(PIN_POLL_US).await;
+                    waits_for_pin = true;
                 }
                 Ok(()) if is_late => {
-                    return Err(EngineError::Timeout { timeout_us: self.timeout_us });
+                    return Err(match waits_for_pin {
+                        true => self.out_of_memory(class),
+                        false => EngineError::Timeout { timeout_us: self.timeout_us },
+                    });
                 }
                 made => made?,
             }
@@ -64,7 +74,7 @@ impl<F: Fabric> Client<F> {
     /// Makes room for entries of a class, or fails if there is no room. With `sweep` it tries the
     /// client's own slabs first.
     async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
-        let rooms = self.rooms.get();
+        let rooms = self.rooms_of(class);
         let enough = (class.entries / 16).max(1);
         if sweep && self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
             return Ok(());

@@ -83,6 +83,12 @@ impl<F: Fabric> Client<F> {
         self.rooms.set(self.rooms.get() + 1);
     }
 
+    /// How often lanes have made room, for any class and for this one alone. A lane that finds no
+    /// memory has to look again if that has changed meanwhile.
+    pub(super) fn rooms_of(&self, class: Class) -> (u64, u64) {
+        (self.rooms.get(), self.alloc.borrow_mut().list(class).reopened)
+    }
+
     /// Reads the notes of up to `slabs` of the class's slabs and lists the free entries.
     pub(super) async fn sweep_some(
         &self,
@@ -260,17 +266,23 @@ impl<F: Fabric> Client<F> {
         self.add_slab(slab, class).await
     }
 
+    /// Lists a slab that this session has just leased. Returns whether there is room in it.
     pub(super) async fn add_slab(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+        let has_room = self.list_slab(slab, class).await?;
+        if has_room {
+            self.count_room();
+        }
+        Ok(has_room)
+    }
+
+    /// Lists a leased slab and its free entries. Returns whether it has any.
+    pub(super) async fn list_slab(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
         let mut header = [0; 2];
         self.fabric.read_words(&[self.map.slab_addr(slab)], &mut header).await?;
         let [floor, formatted] = header;
         let formatted = formatted.min(class.entries as u64) as u32;
         self.alloc.borrow_mut().list(class).add_slab(slab, formatted, floor);
-        let has_room = self.sweep(class, slab).await? > 0 || formatted < class.entries;
-        if has_room {
-            self.count_room();
-        }
-        Ok(has_room)
+        Ok(self.sweep(class, slab).await? > 0 || formatted < class.entries)
     }
 
     /// The number of a slab's entries that were ever used, and the notes of all entries.

@@ -62,8 +62,12 @@ const SLABS_AT_A_TIME: usize = 16;
 
 impl<F: Fabric> Client<F> {
     /// The last resort: the sources that need grace periods. `rooms` is the value of
-    /// [`Client::rooms`] before the caller looked for room elsewhere.
-    pub(super) async fn wait_for_room(&self, class: Class, rooms: u64) -> Result<(), EngineError> {
+    /// [`Client::rooms_of`] before the caller looked for room elsewhere.
+    pub(super) async fn wait_for_room(
+        &self,
+        class: Class,
+        rooms: (u64, u64),
+    ) -> Result<(), EngineError> {
         if !self.is_waiting() {
             self.rest_parked(class, 1).await?;
             for dti in &self.tables {
@@ -79,7 +83,7 @@ impl<F: Fabric> Client<F> {
             }
             self.fabric.pause(GRACE_POLL_US).await;
         }
-        if self.rooms.get() != rooms {
+        if self.rooms_of(class) != rooms {
             // Another lane has made room in a place where we had looked already.
             return Ok(());
         }
@@ -183,7 +187,10 @@ impl<F: Fabric> Client<F> {
                 let back = Chunk::from_word(word).expect("it was parsed above");
                 let is_back = self.cas_chunk(slab, 0, closing.to_word(), back).await?;
                 if is_back && back == self.leased(class) {
-                    self.alloc.borrow_mut().list(class).keep_slab(slab);
+                    self.alloc.borrow_mut().list(class).forget_slab(slab);
+                    if self.list_slab(slab, class).await? {
+                        self.alloc.borrow_mut().list(class).reopened += 1;
+                    }
                 }
             }
             if empty.len() == SLABS_AT_A_TIME * 64 {

@@ -11,6 +11,7 @@ use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Chase, Fabric, RemoteAddr, Step, Swap};
 
 use crate::error::EngineError;
+use crate::limits::BATCH_ENTRY_BYTES_MAX;
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::client::batch::{Batch, Look, Old};
@@ -65,6 +66,7 @@ impl<F: Fabric> Client<F> {
         plain_only: bool,
         entry_len: usize,
     ) -> Result<(), EngineError> {
+        let entry_len = entry_len.min(BATCH_ENTRY_BYTES_MAX);
         batch.cold.clear();
         for number in 0..count {
             if self.cache.is_none() || !self.find_remembered(batch, number, key(number), plain_only)

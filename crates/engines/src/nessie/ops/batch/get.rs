@@ -144,7 +144,8 @@ impl<F: Fabric> Client<F> {
         want: Want,
         mut found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
-        let entry_len = self.begin_gets(batch, keys, want)?;
+        // Memory for all entries at once: those that are longer have a stage of their own.
+        let entry_len = self.begin_gets(batch, keys, want)?.min(BATCH_ENTRY_BYTES_MAX);
         let mut buf = std::mem::take(&mut batch.entry);
         // As on one host: one epoch for all keys and steps.
         let _epoch = self.session.pin(&self.fabric)?;
