@@ -17,7 +17,7 @@ pub(super) struct Queue {
     pub is_refused: bool,
     /// Until when the lock is held.
     pub locked_ns: u64,
-    /// Who held the lock last.
+    /// The process that held the lock last.
     pub last_poster: Option<ProcessId>,
     /// Verbs in the queue that the card has not taken up, in order.
     pub waiting: VecDeque<VerbId>,

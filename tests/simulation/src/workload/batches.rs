@@ -13,15 +13,7 @@ pub fn near(random: &mut impl Rng) -> Setting {
     setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
     let options = &mut setting.table.options;
     (options.cache, options.batched_reads, options.checksums) = (Some(false), Some(false), false);
-    setting.batches = random.random_range(0.2..0.8);
-    setting.keys = setting.keys.max(3);
-    if random.random_bool(0.3) {
-        // Answers are held up for as long as a generation takes to start over.
-        setting.table.gen_bits = Some(random.random_range(1..=2));
-        (setting.quarantine, setting.value_bytes) = (0, SHORT);
-        let faults = &mut setting.faults;
-        (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
-    }
+    with_batches(&mut setting, random);
     setting
 }
 
@@ -39,18 +31,23 @@ pub fn far(random: &mut impl Rng) -> Setting {
     }
     table.options.checksums = true;
     table.options.cache = [None, Some(true), Some(false)][random.random_range(0..3usize)];
-    setting.batches = random.random_range(0.2..0.8);
-    setting.keys = setting.keys.max(3);
-    if random.random_bool(0.3) {
-        // Answers are held up for as long as a generation takes to start over.
-        setting.table.gen_bits = Some(random.random_range(1..=2));
-        (setting.quarantine, setting.value_bytes) = (0, SHORT);
-        let faults = &mut setting.faults;
-        (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
-    }
+    with_batches(&mut setting, random);
     if random.random_bool(0.3) {
         // Connections break while many CASes are under way.
         setting.cut_every_us = sometimes(random, 1.0, 500);
     }
     setting
+}
+
+/// Makes a part of the work batches, in some runs with answers that are held up for as long as a
+/// generation takes to start over.
+fn with_batches(setting: &mut Setting, random: &mut impl Rng) {
+    setting.batches = random.random_range(0.2..0.8);
+    setting.keys = setting.keys.max(3);
+    if random.random_bool(0.3) {
+        setting.table.gen_bits = Some(random.random_range(1..=2));
+        (setting.quarantine, setting.value_bytes) = (0, SHORT);
+        let faults = &mut setting.faults;
+        (faults.delays, faults.delay_ns) = (random.random_range(0.02..0.2), 100_000);
+    }
 }

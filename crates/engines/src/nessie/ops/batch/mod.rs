@@ -22,7 +22,6 @@ mod put;
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Fabric, Step, Validation, lanes};
-
 use zerocopy::FromBytes;
 
 use crate::error::EngineError;
