@@ -24,6 +24,13 @@ esac
 document=docs/performance.md
 folder=docs/results
 name=targets
+
+# Ten minutes of work would only show that there is nothing to compare with.
+if [ "$action" = check ] && ! [ -s "$folder/$name.jsonl" ]; then
+  echo "$name: $folder/$name.jsonl has no results to compare with: \`$0 set\` measures them" >&2
+  exit 2
+fi
+
 # shellcheck source=scripts/results.sh
 . scripts/results.sh
 
