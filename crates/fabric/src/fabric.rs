@@ -344,9 +344,10 @@ pub trait Fabric {
     /// nothing, and any address is allowed.
     fn will_read(&self, _at: RemoteAddr) {}
 
-    /// Announces that a store to the word at `at` of a mapped region follows shortly. This is a
-    /// hint: it may do nothing, and any address is allowed.
-    fn will_store(&self, _at: RemoteAddr) {}
+    /// Announces that stores to the `len` bytes at `at` of a mapped region follow shortly. This is
+    /// a hint: it may do nothing, or be about the first and the last of these bytes alone, and any
+    /// address is allowed.
+    fn will_store(&self, _at: RemoteAddr, _len: usize) {}
 
     /// A bare pointer to `len` bytes of a mapped region, for callers that fill them in place. The
     /// bytes are shared: only raw writes and system calls may go through it, never a reference.
@@ -369,7 +370,9 @@ pub trait Fabric {
     /// A random word, for back-off.
     fn random(&self) -> u64;
 
-    /// Waits for `us` microseconds of [`Fabric::now_us`], letting other lanes work.
+    /// Waits for `us` microseconds of [`Fabric::now_us`], letting other lanes work; but a pause of
+    /// more than [`LANES_PAUSE_US_MAX`](crate::limits::LANES_PAUSE_US_MAX) may put the thread to
+    /// sleep.
     fn pause(&self, us: u64) -> impl Future<Output = ()> + '_;
 
     /// Lets the other lanes have a turn: for callers that poll memory until it changes. The future

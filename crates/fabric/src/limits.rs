@@ -26,6 +26,10 @@ pub const PREFETCH_LINES_MAX: usize = 16;
 /// Bytes of a cache line.
 pub const CACHE_LINE_BYTES: usize = 64;
 
+/// The longest pause that leaves the other lanes of a thread their turns: during a longer one the
+/// thread of `shm` sleeps.
+pub const LANES_PAUSE_US_MAX: u64 = 500;
+
 /// Ranges of a region that one connection may have rights to: a few for each table.
 pub const GRANTS_MAX: usize = 4096;
 

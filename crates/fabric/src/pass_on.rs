@@ -139,7 +139,7 @@ macro_rules! pass_on {
         $crate::pass_on!(# $to will_read(at: $crate::RemoteAddr) -> ());
     };
     (@ will_store $to:ident) => {
-        $crate::pass_on!(# $to will_store(at: $crate::RemoteAddr) -> ());
+        $crate::pass_on!(# $to will_store(at: $crate::RemoteAddr, len: usize) -> ());
     };
     (@ raw $to:ident) => {
         $crate::pass_on!(# $to raw(at: $crate::RemoteAddr, len: usize) -> $crate::Result<*mut u8>);

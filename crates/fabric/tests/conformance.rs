@@ -680,8 +680,9 @@ fn a_mapped_region_takes_stores<C: Cluster>() {
             assert_eq!(f.announce(at(HERE, 72), 9), Ok(()));
             assert_eq!(f.store_after(at(HERE, 80), 10), Ok(()));
             assert_eq!(f.load(at(HERE, 80)), Ok(10));
-            f.will_store(at(HERE, 72));
-            f.will_store(at(RegionId(77), 1 << 50));
+            f.will_store(at(HERE, 72), 8);
+            f.will_store(at(HERE, 60), 20);
+            f.will_store(at(RegionId(77), 1 << 50), 100);
             assert_eq!((f.load(at(HERE, 64)), f.load(at(HERE, 72))), (Ok(8), Ok(9)));
             if f.caps().validation == Validation::Reread {
                 assert_eq!(f.reload(at(HERE, 72)), Ok(9));

@@ -12,8 +12,8 @@ use rand::{Rng, SeedableRng};
 use crate::bounds::is_inside;
 use crate::counters::Verb;
 use crate::limits::{
-    BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, PREFETCH_LINES_MAX, READ_WORDS_MAX,
-    REGIONS_MAX, TRANSFER_BYTES_MAX,
+    BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, LANES_PAUSE_US_MAX, PREFETCH_LINES_MAX,
+    READ_WORDS_MAX, REGIONS_MAX, TRANSFER_BYTES_MAX,
 };
 use crate::sync::AtomicU64;
 use crate::{
@@ -46,18 +46,25 @@ use super::{Region, bell, copy, parking, words};
 /// ```
 pub struct ShmEndpoint {
     home: RegionId,
-    slots: Vec<Slot>,
+    /// By region: every region's number is in bounds.
+    slots: Box<[Slot; REGIONS_MAX]>,
     counters: Counters,
     clock: quanta::Clock,
     random: RefCell<SmallRng>,
 }
 
-/// A region as the hot path needs it. Invariant: `base .. base + len` is what `region` maps.
+/// A region as the hot path needs it. Invariant: `base .. base + len` is what `region` maps;
+/// without a region the lengths are zero.
 struct Slot {
     base: *mut u8,
     len: u64,
-    writable: bool,
+    /// The length of what may be written: all or nothing.
+    writable_len: u64,
     region: Option<Arc<Region>>,
+}
+
+impl Slot {
+    const EMPTY: Self = Self { base: std::ptr::null_mut(), len: 0, writable_len: 0, region: None };
 }
 
 // SAFETY: `base` points into the mapping that `region` holds; a mapping belongs to the process, not
@@ -69,7 +76,7 @@ impl ShmEndpoint {
     pub fn new(home: RegionId) -> Self {
         Self {
             home,
-            slots: Vec::new(),
+            slots: Box::new([Slot::EMPTY; REGIONS_MAX]),
             counters: Counters::default(),
             clock: quanta::Clock::new(),
             random: RefCell::new(SmallRng::from_rng(&mut rand::rng())),
@@ -81,41 +88,31 @@ impl ShmEndpoint {
     /// # Panics
     /// If `id` is taken.
     pub fn attach(&mut self, id: RegionId, region: Arc<Region>) {
-        let index = id.0 as usize;
-        assert!(index < REGIONS_MAX, "region ids are dense");
-        while self.slots.len() <= index {
-            let base = std::ptr::null_mut();
-            self.slots.push(Slot { base, len: 0, writable: false, region: None });
-        }
-        let slot = &mut self.slots[index];
-        assert!(slot.region.is_none(), "region {index} is attached already");
+        let slot = &mut self.slots[id.0 as usize];
+        assert!(slot.region.is_none(), "region {} is attached already", id.0);
         *slot = Slot {
             base: region.base().as_ptr(),
             len: region.len(),
-            writable: region.is_writable(),
+            writable_len: if region.is_writable() { region.len() } else { 0 },
             region: Some(region),
         };
     }
 
     /// The region attached under `id`.
     pub fn region(&self, id: RegionId) -> Option<&Arc<Region>> {
-        self.slots.get(id.0 as usize)?.region.as_ref()
+        self.slots[id.0 as usize].region.as_ref()
     }
 
     /// The place of `len` bytes at `at`, checked.
     #[inline(always)]
     pub(super) fn locate(&self, at: RemoteAddr, len: usize, write: bool) -> Result<*mut u8> {
-        let Some(slot) = self.slots.get(at.region().0 as usize) else {
-            return Err(FabricError::Unattached { region: at.region() });
-        };
-        if len > TRANSFER_BYTES_MAX
-            || !is_inside(at.offset(), len as u64, slot.len)
-            || (write && !slot.writable)
-        {
+        let slot = &self.slots[at.region().0 as usize];
+        let room = if write { slot.writable_len } else { slot.len };
+        if len > TRANSFER_BYTES_MAX || !is_inside(at.offset(), len as u64, room) {
             return Err(self.refusal(at, len, slot));
         }
-        // SAFETY: `offset + len <= slot.len`, and `slot.len` bytes from `base` are mapped while
-        // `self` holds the region.
+        // SAFETY: `offset + len <= room <= slot.len`, and `slot.len` bytes from `base` are mapped
+        // while `self` holds the region.
         Ok(unsafe { slot.base.add(at.offset() as usize) })
     }
 
@@ -234,9 +231,6 @@ unsafe impl Post for ShmEndpoint {
         self.counters.count_round_trip();
     }
 }
-
-/// A pause of at least this length puts the thread to sleep: its caller has no other work.
-const SLEEP_US_MIN: u64 = 500;
 
 /// A future that is pending once, so that the other lanes have their turn while the lines arrive.
 #[derive(Default)]
@@ -475,9 +469,12 @@ impl Fabric for ShmEndpoint {
     }
 
     #[inline(always)]
-    fn will_store(&self, at: RemoteAddr) {
-        if let Ok(place) = self.locate(at, 1, true) {
+    fn will_store(&self, at: RemoteAddr, len: usize) {
+        if let Ok(place) = self.locate(at, len, true) {
             copy::prefetch_to_write(place);
+            if len > 8 {
+                copy::prefetch_to_write(place.wrapping_add(len - 1));
+            }
         }
     }
 
@@ -530,7 +527,7 @@ impl Fabric for ShmEndpoint {
     }
 
     async fn pause(&self, us: u64) {
-        if us >= SLEEP_US_MIN {
+        if us > LANES_PAUSE_US_MAX {
             std::thread::sleep(std::time::Duration::from_micros(us));
             return;
         }

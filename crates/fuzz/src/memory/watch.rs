@@ -262,8 +262,8 @@ impl Fabric for Watch {
         self.run.reads(at, 8);
         self.inner.reload(at)
     }
-    fn will_store(&self, at: RemoteAddr) {
-        self.inner.will_store(at);
+    fn will_store(&self, at: RemoteAddr, len: usize) {
+        self.inner.will_store(at, len);
     }
     fn raw(&self, at: RemoteAddr, len: usize) -> Result<*mut u8, FabricError> {
         self.run.writes(at, len);

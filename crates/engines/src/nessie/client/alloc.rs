@@ -155,9 +155,7 @@ impl<F: Fabric> Owner<'_, F> {
     /// Prefetches an entry that will be written shortly: short entries lie in these two lines.
     #[inline(always)]
     fn will_write(&self, class: &Class, entry: Entry) {
-        let at = self.at(class, entry);
-        self.fabric.will_store(at);
-        self.fabric.will_store(at.add(class.entry_bytes - 1));
+        self.fabric.will_store(self.at(class, entry), class.entry_bytes as usize);
     }
 
     /// Makes a free entry an owned one: clears its note, changes its generation (invariant 2).
@@ -247,20 +245,20 @@ impl List {
         }
         loop {
             let last = if quarantine.is_none() { self.recent.pop_back() } else { None };
-            let entry = match last.or_else(|| self.free.pop()) {
-                Some(entry) => entry,
-                None if quarantine.is_some_and(|most| self.recent.len() > most) => {
-                    if let Some(soon) = self.recent.get(TAKEN_SOON) {
-                        owner.will_write(&self.class, *soon);
+            let listed = match last.or_else(|| self.free.pop()) {
+                None => {
+                    let is_to_rest = quarantine.is_none_or(|most| self.recent.len() <= most);
+                    if is_to_rest
+                        && !self.fresh.is_empty()
+                        && let Some(own) = self.take_fresh(owner)?
+                    {
+                        return Ok(Some(own));
                     }
-                    self.pop_recent()
+                    self.pop_recent(owner)
                 }
-                None => match self.take_fresh(owner)? {
-                    Some(own) => return Ok(Some(own)),
-                    None if self.recent.is_empty() => return self.take_unpinned(owner),
-                    None => self.pop_recent(),
-                },
+                entry => entry,
             };
+            let Some(entry) = listed else { return self.take_unpinned(owner) };
             if let Some(own) = self.take_listed(owner, entry)? {
                 return Ok(Some(own));
             }
@@ -328,9 +326,13 @@ impl List {
         Ok(())
     }
 
+    /// The entry that was freed first. Another that will be taken soon is prefetched.
     #[inline(always)]
-    fn pop_recent(&mut self) -> Entry {
-        self.recent.pop_front().expect("its length was just looked at")
+    fn pop_recent<F: Fabric>(&mut self, owner: Owner<'_, F>) -> Option<Entry> {
+        if let Some(soon) = self.recent.get(TAKEN_SOON) {
+            owner.will_write(&self.class, *soon);
+        }
+        self.recent.pop_front()
     }
 
     /// The generation of a listed entry, if the entry is free, not pinned, and its slab is ours

@@ -16,7 +16,7 @@ pub(in crate::nessie) struct Batch {
     pub looks: [Look; BATCH_KEYS],
     /// The entries that PUTs replace, or DELETEs take away.
     pub old: Each<Old>,
-    /// The CASes that do that.
+    /// The CASes that take them away.
     pub swaps: Each<Swap>,
     /// The keys that are looked for in the index, if not all are.
     pub cold: Each<u8>,
@@ -24,8 +24,8 @@ pub(in crate::nessie) struct Batch {
     pub rest: Each<u8>,
     /// The entries into which the values of PUTs were written.
     pub owned: ArrayVec<Own, BATCH_PUTS>,
-    /// The versions of these values.
-    pub versions: ArrayVec<u64, BATCH_PUTS>,
+    /// What was written into them.
+    pub written: ArrayVec<Written, BATCH_PUTS>,
     /// Memory for one entry.
     pub entry: Buf,
 }
@@ -70,6 +70,15 @@ pub(in crate::nessie) struct Old {
     pub generation: u64,
 }
 
+/// What a PUT writes into an entry.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::nessie) struct Written {
+    /// The value's version.
+    pub version: u64,
+    /// The length of the entry, once it is written. The caller's key may have another by then.
+    pub entry_len: u32,
+}
+
 impl Default for Batch {
     fn default() -> Self {
         Self {
@@ -79,7 +88,7 @@ impl Default for Batch {
             cold: Each::new(),
             rest: Each::new(),
             owned: ArrayVec::new(),
-            versions: ArrayVec::new(),
+            written: ArrayVec::new(),
             entry: Buf::new(),
         }
     }

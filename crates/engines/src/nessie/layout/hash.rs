@@ -21,8 +21,8 @@ pub struct TableMap {
     pub classes: Classes,
     /// First byte of each index shard, by shard number. A shard moves by changing its line here.
     shards: Vec<RemoteAddr>,
-    /// First byte of the table on each node, by data table identifier.
-    tables: Vec<RemoteAddr>,
+    /// First byte of the chunk table on each node, by data table identifier.
+    chunks: Vec<RemoteAddr>,
     /// First byte of each data table.
     data: Vec<RemoteAddr>,
     /// Bytes of each data table.
@@ -50,7 +50,7 @@ impl TableMap {
             codec: Codec::new(shape.bits, shape.options.filter_bits),
             classes: Classes::new(geometry.data_bytes(), shape.bits.grain_bytes()),
             shards,
-            tables: nodes.iter().map(|n| n.0).collect(),
+            chunks: nodes.iter().map(|n| n.0.add(shape.chunk_table_offset())).collect(),
             data: nodes.iter().map(|n| n.0.add(shape.data_offset())).collect(),
             data_bytes: geometry.data_bytes(),
             sessions: nodes.iter().map(|n| (n.0.region(), n.1)).collect(),
@@ -65,17 +65,17 @@ impl TableMap {
 
     /// Data tables.
     pub fn data_tables(&self) -> usize {
-        self.tables.len()
+        self.data.len()
     }
 
     /// The region of data table `dti`.
     pub fn region_of(&self, dti: u8) -> RegionId {
-        self.tables[dti as usize].region()
+        self.data[dti as usize].region()
     }
 
     /// The data table in `region`.
     pub fn dti_of(&self, region: RegionId) -> Option<u8> {
-        self.tables.iter().position(|t| t.region() == region).map(|i| i as u8)
+        self.data.iter().position(|t| t.region() == region).map(|i| i as u8)
     }
 
     /// Index shards, in order.
@@ -98,7 +98,7 @@ impl TableMap {
     /// The descriptor word of a chunk.
     #[inline(always)]
     pub fn chunk_addr(&self, dti: u8, chunk: u64) -> RemoteAddr {
-        self.tables[dti as usize].add(self.shape.chunk_table_offset() + chunk * 8)
+        self.chunks[dti as usize].add(chunk * 8)
     }
 
     /// The class of the slab that a descriptor at `chunk` names; `None` if no such slab is
@@ -131,7 +131,7 @@ impl TableMap {
     #[inline]
     fn shard_of_owner(&self, h: u64, key: &KeyHash) -> u64 {
         let own = ((h >> 32) * self.shape.geometry.shards_per_node as u64) >> 32;
-        own * self.tables.len() as u64 + u64::from(key.owner(self))
+        own * self.data.len() as u64 + u64::from(key.owner(self))
     }
 
     /// The word from which stamps of `region` are leased.
@@ -171,7 +171,7 @@ impl KeyHash {
     /// other bits than the choice of the first bucket and the filter.
     #[inline]
     pub fn owner(&self, map: &TableMap) -> u8 {
-        (((self.high & u32::MAX as u64) * map.tables.len() as u64) >> 32) as u8
+        (((self.high & u32::MAX as u64) * map.data.len() as u64) >> 32) as u8
     }
 
     /// The position of the home slot in the first bucket.

@@ -5,6 +5,7 @@
 //! entries that `reclaim.rs` can make available.
 
 use loch_fabric::Fabric;
+use loch_fabric::limits::LANES_PAUSE_US_MAX;
 
 use super::lease::Kind;
 use crate::epoch::Pin;
@@ -16,9 +17,9 @@ use crate::nessie::layout::slab::Class;
 
 /// The number of resting entries that is worth a grace period while there is still memory.
 const PARKED_ENTRIES: usize = 256;
-/// The pause between two looks when only pinned entries are free: short enough for other lanes to
-/// go on in the meantime.
+/// The pause between two looks when only pinned entries are free: other lanes go on meanwhile.
 const PIN_POLL_US: u64 = 50;
+const _: () = assert!(PIN_POLL_US <= LANES_PAUSE_US_MAX);
 
 impl<F: Fabric> Client<F> {
     /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: only that

@@ -21,7 +21,7 @@ use crate::nessie::layout::slab::{Chunk, Class, Entry, LARGE, SLAB_HEADER_BYTES,
 impl<F: Fabric> Client<F> {
     /// Gives back an entry that was never in the index, or whose tentative word was removed.
     pub(in crate::nessie) fn release(&self, own: Own) -> Result<(), EngineError> {
-        self.retire(own.entry, own.class, own.generation)
+        self.retire(own.entry, &own.class, own.generation)
     }
 
     /// Notes that an entry is out of the index. The caller is the client that took it out, by CAS.
@@ -32,7 +32,7 @@ impl<F: Fabric> Client<F> {
     pub(in crate::nessie) fn retire(
         &self,
         entry: Entry,
-        class: Class,
+        class: &Class,
         generation: u64,
     ) -> Result<(), EngineError> {
         let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
@@ -41,7 +41,7 @@ impl<F: Fabric> Client<F> {
             noted => noted?,
         }
         if self.is_mine(class, entry.slab)? {
-            self.alloc.borrow_mut().list(class).add_recent(entry);
+            self.alloc.borrow_mut().list(*class).add_recent(entry);
         }
         Ok(())
     }
@@ -52,12 +52,12 @@ impl<F: Fabric> Client<F> {
     pub(in crate::nessie) fn will_retire(&self, word: Ite, class: &Class) {
         if let Some(entry) = class.entry(self.map.codec.place(word)) {
             let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
-            self.fabric.will_store(note);
+            self.fabric.will_store(note, 4);
         }
     }
 
     #[inline(always)]
-    fn is_mine(&self, class: Class, slab: Slab) -> Result<bool, EngineError> {
+    fn is_mine(&self, class: &Class, slab: Slab) -> Result<bool, EngineError> {
         if !self.fabric.is_mapped(self.map.region_of(slab.dti)) {
             return Ok(false);
         }
@@ -66,7 +66,7 @@ impl<F: Fabric> Client<F> {
     }
 
     #[inline(always)]
-    pub(super) fn leased(&self, class: Class) -> Chunk {
+    pub(super) fn leased(&self, class: &Class) -> Chunk {
         Chunk::Leased { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }
 
@@ -108,7 +108,7 @@ impl<F: Fabric> Client<F> {
                 list.sweep_at = at + 1;
                 list.slabs[at]
             };
-            if !self.is_mine(class, slab)? {
+            if !self.is_mine(&class, slab)? {
                 self.alloc.borrow_mut().list(class).slabs.retain(|s| *s != slab);
                 continue;
             }
@@ -235,7 +235,7 @@ impl<F: Fabric> Client<F> {
         let mut header = vec![0; (SLAB_HEADER_BYTES + class.entries as u64 * 4) as usize];
         header[..8].copy_from_slice(&floor.to_le_bytes());
         self.fabric.store(at, &[&header])?;
-        if !self.cas_chunk(slab, 0, forming.to_word(), self.leased(class)).await? {
+        if !self.cas_chunk(slab, 0, forming.to_word(), self.leased(&class)).await? {
             return Ok(false);
         }
         self.alloc.borrow_mut().list(class).add_slab(slab, 0, floor);
@@ -260,7 +260,7 @@ impl<F: Fabric> Client<F> {
 
     /// Leases an abandoned slab. Returns whether there was room in it.
     async fn adopt(&self, slab: Slab, class: Class, word: u64) -> Result<bool, EngineError> {
-        if !self.cas_chunk(slab, 0, word, self.leased(class)).await? {
+        if !self.cas_chunk(slab, 0, word, self.leased(&class)).await? {
             return Ok(false);
         }
         self.add_slab(slab, class).await

@@ -186,7 +186,7 @@ impl<F: Fabric> Client<F> {
             } else {
                 let back = Chunk::from_word(word).expect("it was parsed above");
                 let is_back = self.cas_chunk(slab, 0, closing.to_word(), back).await?;
-                if is_back && back == self.leased(class) {
+                if is_back && back == self.leased(&class) {
                     self.alloc.borrow_mut().list(class).forget_slab(slab);
                     if self.list_slab(slab, class).await? {
                         self.alloc.borrow_mut().list(class).reopened += 1;
@@ -271,7 +271,7 @@ impl<F: Fabric> Client<F> {
                         chunks: class.chunks,
                         owner: self.owner().id,
                     };
-                    let to = self.leased(*class);
+                    let to = self.leased(class);
                     let seized = self.cas_chunk(slab, 0, seized.to_word(), to).await?;
                     room |= seized && self.add_slab(slab, *class).await?;
                 }
@@ -313,7 +313,7 @@ impl<F: Fabric> Client<F> {
             lists.flat_map(|l| l.free_counts().into_iter().map(|(s, n)| (l.class, s, n))).collect()
         };
         for (class, slab, free) in leased {
-            self.abandon(slab, class, self.leased(class), free).await?;
+            self.abandon(slab, class, self.leased(&class), free).await?;
         }
         Ok(())
     }

@@ -193,12 +193,12 @@ impl<F: Fabric> Client<F> {
     pub(super) fn write_at_once(
         &self,
         draft: &Draft<'_>,
-        own: Own,
+        own: &Own,
         buf: &mut Buf,
     ) -> Result<(), EngineError> {
         let DraftValue::Bytes(value) = draft.value else { unreachable!("the draft has bytes") };
         if self.map.shape.options.checksums || draft.flags & flags::EXPIRES != 0 {
-            return self.write_bytes(draft, own, value);
+            return self.write_bytes(draft, *own, value);
         }
         buf.clear();
         buf.extend_from_slice(&draft.header(own.generation).as_bytes()[8..]);
@@ -227,7 +227,7 @@ impl<F: Fabric> Client<F> {
 
     /// The word that shows an owned entry.
     #[inline(always)]
-    pub(super) fn visible(&self, filter: u64, own: Own) -> Ite {
+    pub(super) fn visible(&self, filter: u64, own: &Own) -> Ite {
         let state = State::Visible { hop: 0 };
         self.map.codec.entry(state, filter, own.place, own.generation)
     }
@@ -239,7 +239,7 @@ impl<F: Fabric> Client<F> {
         slot: usize,
         word: Ite,
         draft: &Draft<'_>,
-        own: Own,
+        own: &Own,
     ) {
         if self.cache.is_none() {
             return;

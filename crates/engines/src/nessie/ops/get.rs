@@ -9,6 +9,7 @@ use loch_fabric::{Buf, Fabric, RemoteAddr};
 use super::read::{Seen, Want};
 use crate::error::EngineError;
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
+use crate::nessie::client::alloc::Own;
 use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::hash::{Candidates, KeyHash};
@@ -307,14 +308,14 @@ impl<F: Fabric> Client<F> {
     /// Retires the entry that the word named, after our CAS took the word out of the index.
     #[inline]
     pub(super) fn unlinked(&self, word: Ite, header: &Header) -> Result<(), EngineError> {
-        self.unlinked_in(self.map.classes.of(header.entry_len()), word, header.generation)
+        self.unlinked_in(&self.map.classes.of(header.entry_len()), word, header.generation)
     }
 
     /// The same for an entry whose class is known.
     #[inline(always)]
     pub(super) fn unlinked_in(
         &self,
-        class: Class,
+        class: &Class,
         word: Ite,
         generation: u64,
     ) -> Result<(), EngineError> {
@@ -328,9 +329,17 @@ impl<F: Fabric> Client<F> {
         self.retire(entry, class, generation)
     }
 
-    /// The class of an old entry beside a new one, which is often as long.
+    /// The same for an entry that was replaced by one of `new_len` bytes, which is often as long.
     #[inline(always)]
-    pub(super) fn class_beside(&self, class: Class, new_len: usize, old_len: usize) -> Class {
-        if new_len == old_len { class } else { self.map.classes.of(old_len) }
+    pub(super) fn unlinked_beside(
+        &self,
+        (new, new_len): (&Own, usize),
+        word: Ite,
+        (old_len, generation): (usize, u64),
+    ) -> Result<(), EngineError> {
+        if old_len == new_len {
+            return self.unlinked_in(&new.class, word, generation);
+        }
+        self.unlinked_in(&self.map.classes.of(old_len), word, generation)
     }
 }

@@ -79,11 +79,11 @@ impl<F: Fabric> Client<F> {
                 }
             }
         }
-        let new = self.visible(candidates.filter, own);
+        let new = self.visible(candidates.filter, &own);
         match self.cas(candidates, 0, home, new).await? {
             // Linearization point of an insert at home (protocol K2).
             Ok(()) => {
-                self.installed(candidates, 0, new, draft, own);
+                self.installed(candidates, 0, new, draft, &own);
                 Ok(Attempt::Done(Installed::Yes(0)))
             }
             Err(_) => Ok(Attempt::Again),
@@ -99,7 +99,7 @@ impl<F: Fabric> Client<F> {
         own: Own,
         rival: &mut Rival,
     ) -> Result<Attempt, EngineError> {
-        let new = self.visible(candidates.filter, own);
+        let new = self.visible(candidates.filter, &own);
         let tentative = self.map.codec.with_state(new, State::Tentative);
         // Protocol K5.
         if self.cas(candidates, slot, free, tentative).await?.is_err() {
@@ -120,7 +120,7 @@ impl<F: Fabric> Client<F> {
         match self.cas(candidates, slot, tentative, new).await? {
             // Linearization point of an insert elsewhere (protocol K7).
             Ok(()) => {
-                self.installed(candidates, slot, new, draft, own);
+                self.installed(candidates, slot, new, draft, &own);
                 Ok(Attempt::Done(Installed::Yes(0)))
             }
             // Another client removed the word: it certainly had no effect.

@@ -82,12 +82,13 @@ impl<F: Fabric> Client<F> {
         self.spare.give_back(buf);
         let visible = self.map.codec.is_unmoved(word);
         let Some(header) = header.filter(|_| visible) else { return Ok(false) };
-        let new = self.visible(filter, own);
+        let new = self.visible(filter, &own);
         // Linearization point of an update (protocol P4).
         if self.fabric.compare_swap(slot, word.0, new.0).await? != word.0 {
             return Ok(false);
         }
-        self.unlinked(word, &header)?;
+        let old_len = header.entry_len();
+        self.unlinked_beside((&own, draft.entry_len()), word, (old_len, header.generation))?;
         Ok(true)
     }
 
@@ -151,12 +152,12 @@ impl<F: Fabric> Client<F> {
         if !allowed || !visible {
             return Ok(None);
         }
-        let new = self.visible(candidates.filter, own);
+        let new = self.visible(candidates.filter, &own);
         match self.cas(candidates, line.slot, line.word, new).await? {
             // Linearization point of a warm update (protocol P2).
             Ok(()) => {
                 self.unlinked(line.word, &header)?;
-                self.installed(candidates, line.slot, new, draft, own);
+                self.installed(candidates, line.slot, new, draft, &own);
                 Ok(Some(Installed::Yes(0)))
             }
             Err(now) => {
@@ -245,12 +246,12 @@ impl<F: Fabric> Client<F> {
             self.release(own)?;
             return Ok(Attempt::Done(Installed::No(Some(found.header.version))));
         }
-        let new = self.visible(candidates.filter, own);
+        let new = self.visible(candidates.filter, &own);
         match self.cas(candidates, found.slot, found.word, new).await? {
             // Linearization point of an update (protocol P4).
             Ok(()) => {
                 self.unlinked(found.word, &found.header)?;
-                self.installed(candidates, found.slot, new, draft, own);
+                self.installed(candidates, found.slot, new, draft, &own);
                 Ok(Attempt::Done(Installed::Yes(before)))
             }
             Err(now) => {

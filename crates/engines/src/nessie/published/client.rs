@@ -152,7 +152,7 @@ impl<F: Fabric> Client<F> {
             tracing::warn!(?place, bytes = old.len, "damaged memory: no entry is there");
             return Ok(());
         };
-        self.base.retire(entry, class, old.generation)
+        self.base.retire(entry, &class, old.generation)
     }
 }
 

@@ -120,7 +120,7 @@ impl<F: Fabric> Client<F> {
                 // Linearization point of a DELETE that found a value (protocol D3).
                 Ok(was) if was == word.0 => {
                     let class = self.map.classes.of(entry_len as usize);
-                    match self.unlinked_in(class, word, generation) {
+                    match self.unlinked_in(&class, word, generation) {
                         Ok(()) => deleted(number, true),
                         Err(error) => add_error(&mut result, error),
                     }

@@ -8,7 +8,7 @@
 //! word was replaced goes the usual way.
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::{Chase, Fabric, RemoteAddr, Step, Swap};
+use loch_fabric::{Chase, Fabric, RemoteAddr, Step};
 
 use crate::error::EngineError;
 use crate::limits::BATCH_ENTRY_BYTES_MAX;
@@ -117,10 +117,10 @@ impl<F: Fabric> Client<F> {
 
     /// Remembers an entry that was put into a slot.
     #[cold]
-    pub(super) fn installed_far(&self, swap: Swap, draft: &Draft<'_>, own: Own) {
+    pub(super) fn installed_far(&self, at: RemoteAddr, word: Ite, draft: &Draft<'_>, own: &Own) {
         let candidates = Candidates::from_hash(&self.map, draft.hash);
-        if let Some(slot) = candidates.index_of(swap.at) {
-            self.installed(&candidates, slot, Ite(swap.new), draft, own);
+        if let Some(slot) = candidates.index_of(at) {
+            self.installed(&candidates, slot, word, draft, own);
         }
     }
 

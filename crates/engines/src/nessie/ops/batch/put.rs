@@ -8,7 +8,7 @@ use crate::error::EngineError;
 use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_PUTS};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
-use crate::nessie::client::batch::{Batch, Look, Old};
+use crate::nessie::client::batch::{Batch, Look, Old, Written};
 use crate::nessie::layout::dte::flags;
 use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::layout::ite::Ite;
@@ -61,14 +61,14 @@ impl<F: Fabric> Client<F> {
     ) -> Result<usize, EngineError> {
         let key_len = longest(pairs.iter().map(|pair| pair.0.as_ref()))?;
         let pairs = &pairs[..self.begin_looks(batch, pairs)];
-        batch.versions.clear();
+        batch.written.clear();
         for (_, value) in pairs {
             self.check_value(value.as_ref().len())?;
             let version = match self.stamp_at_hand() {
                 Some(version) => version,
                 None => self.stamp().await?,
             };
-            batch.versions.push(version);
+            batch.written.push(Written { version, entry_len: 0 });
         }
         let entry_len = self.first_read_len(key_len, Want::Key);
         batch.old.clear();
@@ -134,12 +134,12 @@ impl<F: Fabric> Client<F> {
         batch: &mut Batch,
         pairs: &[(K, V)],
     ) -> Result<(), EngineError> {
-        let Batch { looks, owned, versions, entry, .. } = batch;
+        let Batch { looks, owned, written, entry, .. } = batch;
         owned.clear();
         let mut alloc = self.alloc.borrow_mut();
         let mut class: Option<(usize, Class)> = None;
-        for (number, (pair, version)) in pairs.iter().zip(versions).enumerate() {
-            let draft = draft(pair, looks[number].hash, *version);
+        for (number, (pair, written)) in pairs.iter().zip(written).enumerate() {
+            let draft = draft(pair, looks[number].hash, written.version);
             let entry_len = draft.entry_len();
             if entry_len > BATCH_ENTRY_BYTES_MAX {
                 break;
@@ -149,7 +149,8 @@ impl<F: Fabric> Client<F> {
                 _ => class.insert((entry_len, self.map.classes.of(entry_len))).1,
             };
             let Some(own) = alloc.take(self.owner(), class)? else { break };
-            self.write_at_once(&draft, own, entry)?;
+            self.write_at_once(&draft, &own, entry)?;
+            written.entry_len = entry_len as u32;
             owned.push(own);
         }
         Ok(())
@@ -163,54 +164,75 @@ impl<F: Fabric> Client<F> {
         pairs: &[(K, V)],
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        let Batch { looks, old, swaps, rest, owned, versions, .. } = batch;
-        let swap = |Old { key, .. }: Old| {
-            let Look { hash, slot, word, .. } = looks[usize::from(key)];
-            let new = self.visible(hash.filter(&self.map), owned[usize::from(key)]);
-            Swap { at: slot, expect: word.0, new: new.0 }
-        };
         let mut result = Ok(());
-        let mut seen = |Old { key, entry_len, generation }: Old, swap: Swap, was| {
-            let number = usize::from(key);
-            let (hash, own) = (looks[number].hash, &owned[number]);
-            match was {
-                // Linearization point of an update (protocol P4).
-                Ok(was) if was == swap.expect => {
-                    let draft = draft(&pairs[number], hash, versions[number]);
-                    let (new_len, old_len) = (draft.entry_len(), entry_len as usize);
-                    let class = self.class_beside(own.class, new_len, old_len);
-                    if let Err(error) = self.unlinked_in(class, Ite(swap.expect), generation) {
-                        return add_error(&mut result, error);
-                    }
-                    stored(number, versions[number]);
-                    if self.cache.is_some() {
-                        self.installed_far(swap, &draft, *own);
-                    }
-                    return;
-                }
-                Ok(_) => rest.push(key),
-                Err(error) => add_error(&mut result, self.not_swapped(error, *own)),
-            }
-            if self.cache.is_some() {
-                self.forget_far(hash);
+        let mut seen = |batch: &mut Batch, old: Old, new, was| {
+            let pair = &pairs[usize::from(old.key)];
+            match self.swapped(batch, old, pair, new, was) {
+                Ok(Some(version)) => stored(old.key.into(), version),
+                Ok(None) => (),
+                Err(error) => add_error(&mut result, error),
             }
         };
         if self.one_by_one {
-            for one in &*old {
-                let Swap { at, expect, new } = swap(*one);
+            for number in 0..batch.old.len() {
+                let old = batch.old[number];
+                let Swap { at, expect, new } = self.swap(batch, old);
                 let was = self.fabric.compare_swap(at, expect, new).await;
-                seen(*one, Swap { at, expect, new }, was);
+                seen(batch, old, new, was);
             }
         } else {
-            *swaps = old.iter().map(|one| swap(*one)).collect();
-            let seen = |number: usize, was| seen(old[number], swaps[number], was);
-            Box::pin(self.fabric.compare_swap_many(swaps, seen)).await;
+            let swaps: Vec<_> = batch.old.iter().map(|old| self.swap(batch, *old)).collect();
+            let seen = |number: usize, was| seen(batch, batch.old[number], swaps[number].new, was);
+            Box::pin(self.fabric.compare_swap_many(&swaps, seen)).await;
         }
         if result.is_err() {
             // The entries of the other keys are not named by any word.
+            let Batch { rest, owned, .. } = batch;
             rest.drain(..).try_for_each(|key| self.release(owned[usize::from(key)]))?;
         }
         result
+    }
+
+    /// The CAS that replaces an old entry.
+    #[inline(always)]
+    fn swap(&self, batch: &Batch, old: Old) -> Swap {
+        let Look { hash, slot, word, .. } = &batch.looks[usize::from(old.key)];
+        let new = self.visible(hash.filter(&self.map), &batch.owned[usize::from(old.key)]);
+        Swap { at: *slot, expect: word.0, new: new.0 }
+    }
+
+    /// Takes note of the outcome of the CAS that put `new` in the place of an old entry's word, or
+    /// did not. Returns the version if the pair is stored.
+    #[inline(always)]
+    fn swapped<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        batch: &mut Batch,
+        old: Old,
+        pair: &(K, V),
+        new: u64,
+        was: Result<u64, FabricError>,
+    ) -> Result<Option<u64>, EngineError> {
+        let Batch { looks, rest, owned, written, .. } = batch;
+        let number = usize::from(old.key);
+        let (Look { hash, slot, word, .. }, own) = (&looks[number], &owned[number]);
+        let Written { version, entry_len } = written[number];
+        match was {
+            // Linearization point of an update (protocol P4).
+            Ok(was) if was == word.0 => {
+                let old = (old.entry_len as usize, old.generation);
+                self.unlinked_beside((own, entry_len as usize), *word, old)?;
+                if self.cache.is_some() {
+                    self.installed_far(*slot, Ite(new), &draft(pair, *hash, version), own);
+                }
+                return Ok(Some(version));
+            }
+            Ok(_) => rest.push(old.key),
+            Err(_) => (),
+        }
+        if self.cache.is_some() {
+            self.forget_far(*hash);
+        }
+        was.map(|_| None).map_err(|error| self.not_swapped(error, *own))
     }
 
     /// Gives the entry of a CAS that failed back, unless the CAS may have been executed, or may be
@@ -239,7 +261,7 @@ impl<F: Fabric> Client<F> {
         let mut begun = Vec::with_capacity(batch.rest.len());
         for key in &batch.rest {
             let number = usize::from(*key);
-            let (version, own) = (batch.versions[number], batch.owned[number]);
+            let (version, own) = (batch.written[number].version, batch.owned[number]);
             let draft = draft(&pairs[number], batch.looks[number].hash, version);
             let epoch = self.session.pin(&self.fabric)?;
             begun.push(async move {
