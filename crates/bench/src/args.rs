@@ -79,7 +79,7 @@ pub struct WorkloadArgs {
     pub connections: Connections,
     /// Hand the operations that a client keeps outstanding to the table as batches of that many, by
     /// get_each and put_many, where the engine does batches together (kv-direct: GETs or PUTs
-    /// alone); off: as that many lanes
+    /// alone); off, and always with --fabric sim: as that many lanes
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     pub batch_api: Switch,
     /// How values are read: copied into a buffer of the client, or in place, where a byte of each
@@ -125,7 +125,7 @@ pub struct WorkloadArgs {
     #[arg(long)]
     pub json: bool,
     /// Compare the bytes of every value read with the bytes written
-    #[arg(long, hide = true)]
+    #[arg(long, hide_short_help = true)]
     pub verify: bool,
     /// Switches of the table
     #[command(flatten)]

@@ -9,6 +9,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, Tab
 use serde::Serialize;
 
 use crate::measured::{Measured, Spread};
+use crate::options::{Connections, ReadMode};
 use crate::rate::Rate;
 use crate::spec::Spec;
 use crate::system::Fabric;
@@ -74,6 +75,15 @@ pub struct Object {
     /// first one, and where the systems did not take turns.
     times_the_first: Option<f64>,
     times_the_first_spread: Option<[f64; 2]>,
+    /// Whether a client's outstanding operations were batches, where the system does them together.
+    batches: bool,
+    /// `copy`, or `pin` where the system reads in place.
+    read_mode: ReadMode,
+    /// What was simulated; left out if nothing was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connections: Option<Connections>,
     /// Requests that each worker answered, if that is known; else left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     ops_of_workers: Option<Vec<u64>>,
@@ -111,6 +121,8 @@ impl Object {
         let ops = tally.gets + tally.puts;
         let per_s = |count: u64| rounded(count as f64 / measured.seconds.max(1e-9), 1);
         let is_loch = system.is_loch();
+        let in_place = system.reads_in_place(spec.fabric);
+        let is_simulated = is_loch && spec.fabric == Fabric::Sim;
         let traffic = measured.traffic.unwrap_or_default();
         let (get, put) = (traffic.get, traffic.put);
         let (share, one_share) = (measured.limit_share(), measured.limit_one_share());
@@ -158,6 +170,10 @@ impl Object {
             limit_one_share_spread: one_share.map(Spread::bounds),
             times_the_first: times.map(Spread::median),
             times_the_first_spread: times.map(Spread::bounds),
+            batches: spec.batches(),
+            read_mode: if in_place { spec.read_mode } else { ReadMode::Copy },
+            profile: is_simulated.then(|| spec.hardware.profile().name),
+            connections: is_simulated.then_some(spec.connections),
             ops_of_workers: measured.ops_of_workers.clone(),
             tuning: measured.tuning,
         }
@@ -203,6 +219,10 @@ pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
         text.push_str("over Soft-RoCE, software in the place of a card: counts are right, times say nothing\n");
     }
     tables(objects).for_each(|table| text.push_str(&format!("\n{table}\n")));
+    if spec.read_mode == ReadMode::Pin {
+        let copies = objects.iter().filter(|object| object.read_mode == ReadMode::Copy);
+        copies.for_each(|object| text.push_str(&format!("{}: values are copied\n", object.engine)));
+    }
     objects.iter().filter_map(tuning_note).for_each(|note| text.push_str(&note));
     put_out(text.as_bytes())
 }
@@ -219,7 +239,7 @@ pub fn put_out(bytes: &[u8]) -> io::Result<()> {
 fn heading(spec: &Spec) -> String {
     format!(
         "{} records of {} B keys and {} B values, {} % GETs, {};\n\
-         {}, {} client{} of {} lane{}{}{}",
+         {}, {} client{} of {} lane{}{}{}{}",
         grouped(spec.records as f64),
         spec.key_size,
         spec.value_size,
@@ -234,12 +254,24 @@ fn heading(spec: &Spec) -> String {
         plural(u64::from(spec.clients)),
         spec.lanes,
         plural(spec.lanes as u64),
+        match spec.read_mode {
+            ReadMode::Pin => ", values read in place",
+            ReadMode::Copy if spec.batches() => ", in batches",
+            ReadMode::Copy => "",
+        },
         match spec.background_hogs {
             0 => String::new(),
             hogs => format!(", beside {hogs} background hog{}", plural(hogs.into())),
         },
         match spec.fabric {
-            Fabric::Sim => format!("; simulated: {}", spec.hardware.profile().name),
+            Fabric::Sim => format!(
+                "; simulated: {}{}",
+                spec.hardware.profile().name,
+                match spec.connections {
+                    Connections::Client => "",
+                    Connections::Host => ", connections shared by the clients of a host",
+                }
+            ),
             _ => match &spec.attach {
                 Some(attach) => format!("; the cluster of {}", attach.socket.display()),
                 None => String::new(),
@@ -323,9 +355,13 @@ const COSTS: &[(&str, Show)] = &[
     ("trips\n/PUT", |o, _| digits(o.round_trips_per_put)),
     ("server\nCPU s", |o, _| digits(o.server_cpu_s)),
     ("client\nCPU s", |o, _| digits(Some(o.client_cpu_s))),
-    ("of bare\nloop", |o, _| match o.lanes {
-        1 => in_percent(o.limit_one_share, o.limit_one_share_spread),
-        _ => in_percent(o.limit_share, o.limit_share_spread),
+    ("of bare\nloop", |o, _| {
+        let is_one = o.lanes == 1;
+        in_percent(o.limit_share, o.limit_share_spread).filter(|_| !is_one)
+    }),
+    ("of bare loop,\none at a time", |o, _| {
+        let is_one = o.lanes == 1;
+        in_percent(o.limit_one_share, o.limit_one_share_spread).filter(|_| is_one)
     }),
 ];
 
@@ -447,7 +483,7 @@ mod tests {
                 r#""limit_ops_per_s":400.0,"limit_one_ops_per_s":250.0,"#,
                 r#""limit_share":0.5,"limit_share_spread":[0.5,0.5],"limit_one_share":0.8,"#,
                 r#""limit_one_share_spread":[0.8,0.8],"times_the_first":null,"#,
-                r#""times_the_first_spread":null}"#
+                r#""times_the_first_spread":null,"batches":true,"read_mode":"copy"}"#
             )
         );
     }

@@ -111,10 +111,12 @@ impl Spec {
     }
 
     /// Whether a client's outstanding operations form batches: one at a time is none, in an open
-    /// loop each begins at a moment of its own, and batches copy values.
+    /// loop each begins at a moment of its own, batches copy values, and simulated clients have
+    /// lanes.
     pub fn batches(&self) -> bool {
         let copies = self.read_mode == ReadMode::Copy;
-        self.batch_api && copies && self.lanes > 1 && self.rate.is_none()
+        let is_real = self.fabric != Fabric::Sim;
+        self.batch_api && copies && is_real && self.lanes > 1 && self.rate.is_none()
     }
 
     /// Bytes of keys and values, without any store's overhead.

@@ -28,6 +28,7 @@ use crate::measure::Run;
 use crate::measured::{Limits, Measured};
 use crate::progress::Progress;
 use crate::spec::Spec;
+use crate::system::Fabric;
 use crate::tally::Traffic;
 use crate::trace::Trace;
 use crate::tuning::{Cores, Tuning};
@@ -55,6 +56,11 @@ pub trait System: Sync {
 
     /// Whether it runs on Loch's fabric, so that its verbs are counted.
     fn is_loch(&self) -> bool;
+
+    /// Whether GETs read values in place over this fabric, if that is asked for.
+    fn reads_in_place(&self, _fabric: Fabric) -> bool {
+        false
+    }
 
     /// Starts the servers. `interrupted` ends the wait early.
     ///

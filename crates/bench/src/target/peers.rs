@@ -7,7 +7,7 @@ use crate::error::TargetError;
 use crate::measured::Measured;
 use crate::progress::Progress;
 use crate::spec::Spec;
-use crate::system::Peer;
+use crate::system::{Fabric, Peer};
 
 impl System for Peer {
     fn name(&self) -> &'static str {
@@ -22,6 +22,10 @@ impl System for Peer {
 
     fn is_loch(&self) -> bool {
         false
+    }
+
+    fn reads_in_place(&self, _: Fabric) -> bool {
+        *self == Peer::Lmdb
     }
 
     fn start(&self, spec: &Spec, interrupted: &AtomicBool) -> Result<Box<dyn Service>> {

@@ -26,12 +26,14 @@ mod traffic;
 
 use std::sync::atomic::AtomicBool;
 
+use loch_engines::registry::EngineId;
+
 use self::available::check;
 use super::{Endpoint, Result, Service, System, Target};
 use crate::measured::Measured;
 use crate::progress::Progress;
 use crate::spec::Spec;
-use crate::system::Engine;
+use crate::system::{Engine, Fabric};
 
 pub use self::attached::resolve;
 pub use self::available::engine_names;
@@ -43,6 +45,10 @@ impl System for Engine {
 
     fn is_loch(&self) -> bool {
         true
+    }
+
+    fn reads_in_place(&self, fabric: Fabric) -> bool {
+        fabric == Fabric::Shm && self.id() == EngineId::Nessie && !self.is_published()
     }
 
     fn start(&self, spec: &Spec, interrupted: &AtomicBool) -> Result<Box<dyn Service>> {
