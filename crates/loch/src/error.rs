@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use loch_engines::EngineError;
 use loch_engines::limits::KEY_BYTES_MAX;
+use loch_engines::size::InWords;
 use loch_fabric::FabricError;
 
 use crate::ByteSize;
-use loch_engines::size::InWords;
 
 /// The result of what this crate does.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -196,6 +196,7 @@ pub enum Error {
     #[error(
         "no room for a region of {size} in {path}: give the node less memory, or make the file \
          system larger (for /dev/shm: mount -o remount,size=... /dev/shm)",
+        size = InWords(.size.bytes()),
         path = .path.display()
     )]
     NoSpace {
@@ -206,7 +207,10 @@ pub enum Error {
     },
     /// The host, or a control group of this process, has not so much memory left. The kernel would
     /// end the process when it takes the memory.
-    #[error("no memory for {size}: {holder} has {left} left; give the node less memory")]
+    #[error(
+        "no memory for {size}: {holder} has {left} left; give the node less memory",
+        size = InWords(.size.bytes())
+    )]
     HostMemory {
         /// The size asked for.
         size: ByteSize,
@@ -218,7 +222,9 @@ pub enum Error {
     /// Tables have more memory in a node's process than this host has.
     #[error(
         "table {table:?}: with it, tables have {size} in the memory of the node's process, and this \
-         host has {host} in all: give the node or the table less memory"
+         host has {host} in all: give the node or the table less memory",
+        size = InWords(.size.bytes()),
+        host = InWords(.host.bytes())
     )]
     NoMemory {
         /// The first table for which the memory is not enough.
@@ -350,7 +356,9 @@ pub enum Error {
     /// This process may not lock as much memory as its region has.
     #[error(
         "{needed} of memory have to be locked for RDMA, this process may lock {limit}: raise it \
-         (`ulimit -l unlimited`; systemd: LimitMEMLOCK=infinity), or give the node less memory"
+         (`ulimit -l unlimited`; systemd: LimitMEMLOCK=infinity), or give the node less memory",
+        needed = InWords(.needed.bytes()),
+        limit = InWords(.limit.bytes())
     )]
     LockedMemory {
         /// Bytes of the region.

@@ -62,12 +62,14 @@ pub fn run(args: PutArgs) -> Result<Answer> {
     // not read yet.
     let table = args.table.open(&cluster)?;
     let limit = args.table.value_bytes_max(&cluster);
+    let shown = key::shown(&args.key);
     let value = match args.value.clone().into_vec() {
-        dash if dash == b"-" => read_value(limit.unwrap_or(u64::MAX))?,
+        dash if dash == b"-" => {
+            read_value(limit.unwrap_or(u64::MAX)).with_context(|| cannot_put(&shown))?
+        }
         value => value,
     };
-    let shown = key::shown(&args.key);
-    let done = put(&table, key, &value, &args).with_context(|| format!("cannot put {shown}"))?;
+    let done = put(&table, key, &value, &args).with_context(|| cannot_put(&shown))?;
     match done {
         Conditional::Done(version) => {
             if args.show_version {
@@ -84,6 +86,10 @@ pub fn run(args: PutArgs) -> Result<Answer> {
             Ok(Answer::No)
         }
     }
+}
+
+fn cannot_put(shown: &str) -> String {
+    format!("cannot put {shown}")
 }
 
 fn put(
