@@ -73,11 +73,8 @@ pub(super) async fn operate(
                 notes.absurd(format!("a batch did not answer for {key}"));
                 Outcome::Unknown
             }
-            Some(Err(error)) => match notes.failed(number, *key, asks[at], error) {
-                // The others of the batch may have been done.
-                _ if writes => Outcome::Unknown,
-                outcome => outcome,
-            },
+            // What has been done was answered, unless the error says that nobody knows.
+            Some(Err(error)) => notes.failed(number, *key, asks[at], error),
         };
         notes.returned(batch.called[at], outcome);
     }
