@@ -1,14 +1,17 @@
 //! The process of one client: every operation there is, most of them on a few keys that all clients
 //! want, until its standard input ends. It judges nothing but that a value is whole; it records.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use loch::lanes::{block_on, run};
-use loch::{AsyncTable, Cluster, Conditional, ConnectOptions, Error, Expect, PutOptions, Version};
+use loch::{
+    AsyncTable, Cluster, Conditional, ConnectOptions, Error, Expect, Pinned, PutOptions, Value,
+    ValueRef, Version,
+};
 use loch_history::{Answer, Ask};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -22,6 +25,12 @@ const NO_VERSION: u64 = 1 << 63;
 
 /// How much is asked of the crowd.
 const OF_THE_CROWD: f64 = 0.25;
+/// How much is asked as a batch.
+const IN_BATCHES: f64 = 0.1;
+/// The most keys of a batch.
+const BATCH_KEYS: usize = 8;
+/// How many GETs pin the value, which then has to stay as it is during the lane's next operation.
+const PINNED: f64 = 0.2;
 
 struct Client<'a> {
     task: &'a Task,
@@ -91,23 +100,113 @@ fn stop_at_end_of_input() -> Arc<AtomicBool> {
 impl Client<'_> {
     async fn lane(&self, lane: usize) {
         let seed = self.task.seed ^ (self.task.client as u64) << 32 ^ (lane as u64) << 56;
-        let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut pinned: Option<(usize, u64, Pinned<'_>)> = None;
         while !self.stop.load(Ordering::Relaxed) {
-            let (key, ask) = self.choose(&mut random.borrow_mut());
-            let number = self.recorder.called(key as u64, ask);
-            match self.answer(key, ask).await {
-                Some(answer) => {
-                    self.recorder.returned(number, answer);
-                    self.versions[key].set(told(answer).unwrap_or(self.versions[key].get()));
-                }
-                None => self.recorder.lost(number),
+            let before = pinned.take();
+            if random.random_bool(IN_BATCHES) {
+                self.batch(self.choose_batch(&mut random)).await;
+            } else {
+                let (key, ask) = self.choose(&mut random);
+                let number = self.recorder.called(key as u64, ask);
+                let done = match ask {
+                    Ask::Get if random.random_bool(PINNED) => {
+                        let done = self.table.pin(&name_of(self.task.round, key)).await;
+                        done.map(|value| {
+                            pinned = value.map(|value| (key, self.tag(key, &value), value));
+                            let found = pinned.as_ref().map(|(_, tag, v)| (*tag, v.version()));
+                            Answer::Found(found.map(|(tag, version)| (tag, version.as_u64())))
+                        })
+                    }
+                    _ => self.operate(key, ask).await,
+                };
+                self.note(number, key, self.outcome(key, ask, done));
+            }
+            if let Some((key, tag, value)) = before {
+                assert_eq!(self.tag(key, &value), tag, "key {key} changed under a pin");
             }
         }
     }
 
+    /// Records the answer to an operation, or that nobody knows whether it was done.
+    fn note(&self, number: u64, key: usize, answer: Option<Answer>) {
+        match answer {
+            Some(answer) => {
+                self.recorder.returned(number, answer);
+                self.versions[key].set(told(answer).unwrap_or(self.versions[key].get()));
+            }
+            None => self.recorder.lost(number),
+        }
+    }
+
+    /// Unique in the run: whose it is, and which.
+    fn next_tag(&self) -> u64 {
+        (self.task.client as u64 + 1) << 32 | self.tags.replace(self.tags.get() + 1)
+    }
+
+    /// Operations of one kind. A key may be among theirs more than once.
+    fn choose_batch(&self, random: &mut ChaCha8Rng) -> Vec<(usize, Ask)> {
+        let (kind, count) = (random.random_range(0..20), random.random_range(2..=BATCH_KEYS));
+        let operation = |_| {
+            let key = random.random_range(0..HOT_KEYS + self.task.crowd);
+            let ask = match kind {
+                0..9 => Ask::Get,
+                9..17 => Ask::Put(self.next_tag()),
+                _ => Ask::Delete,
+            };
+            (key, ask)
+        };
+        (0..count).map(operation).collect()
+    }
+
+    async fn batch(&self, batch: Vec<(usize, Ask)>) {
+        let call = |(key, ask): &(usize, Ask)| self.recorder.called(*key as u64, *ask);
+        let numbers: Vec<_> = batch.iter().map(call).collect();
+        let names: Vec<_> = batch.iter().map(|(key, _)| name_of(self.task.round, *key)).collect();
+        let mut answers = vec![None; batch.len()];
+        let pair = |at: usize| match batch[at] {
+            (key, Ask::Put(tag)) => (&names[at], value_of(key, tag, self.task.value_max)),
+            (_, ask) => unreachable!("{ask:?} among PUTs"),
+        };
+        let done = match batch[0].1 {
+            Ask::Get => {
+                let found = |at: usize, value: Option<ValueRef<'_>>| {
+                    let key = batch[at].0;
+                    let found = value.map(|v| (self.tag(key, &v), v.version().as_u64()));
+                    answers[at] = Some(Answer::Found(found));
+                };
+                self.table.get_each(&names, found).await
+            }
+            Ask::Delete => self.table.delete_many(&names).await.map(|deleted| {
+                answers = deleted.into_iter().map(|had| Some(Answer::Deleted(had))).collect();
+            }),
+            _ => {
+                let pairs: Vec<_> = (0..batch.len()).map(pair).collect();
+                self.table.put_many(&pairs).await.map(|versions| {
+                    let stored = |version: Version| Some(Answer::Stored(version.as_u64()));
+                    answers = versions.into_iter().map(stored).collect();
+                })
+            }
+        };
+        let error = done.err();
+        for (at, (key, ask)) in batch.into_iter().enumerate() {
+            let answer = answers[at].or_else(|| {
+                let error = error.as_ref().expect("a batch that is done answers for each key");
+                // Of a batch with an error some writes may have been done.
+                self.without_answer(key, ask, error).filter(|_| ask == Ask::Get)
+            });
+            self.note(numbers[at], key, answer);
+        }
+    }
+
+    /// The tag of a value that was found.
+    fn tag(&self, key: usize, value: &[u8]) -> u64 {
+        let tag = tag_of(key, value, self.task.value_max);
+        tag.unwrap_or_else(|| panic!("key {key}: nobody wrote {value:?}"))
+    }
+
     fn choose(&self, random: &mut ChaCha8Rng) -> (usize, Ask) {
-        // Unique in the run: whose it is, and which.
-        let tag = (self.task.client as u64 + 1) << 32 | self.tags.replace(self.tags.get() + 1);
+        let tag = self.next_tag();
         if random.random_bool(OF_THE_CROWD) {
             // Most of them are there, so that whoever comes back has to move somebody.
             let ask = match random.random_range(0..20) {
@@ -131,18 +230,14 @@ impl Client<'_> {
         (key, ask)
     }
 
-    /// `None` if it may or may not have been done.
-    async fn answer(&self, key: usize, ask: Ask) -> Option<Answer> {
+    async fn operate(&self, key: usize, ask: Ask) -> Result<Answer, Error> {
         let (table, plain) = (self.table, PutOptions::default());
         let value_of = |tag| value_of(key, tag, self.task.value_max);
         let name = name_of(self.task.round, key);
-        let done = match ask {
+        match ask {
             Ask::Get => table.get(&name).await.map(|found| {
-                Answer::Found(found.map(|value| {
-                    let tag = tag_of(key, &value, self.task.value_max);
-                    let tag = tag.unwrap_or_else(|| panic!("key {key}: nobody wrote {value:?}"));
-                    (tag, value.version().as_u64())
-                }))
+                let tag = |value: Value| (self.tag(key, &value), value.version().as_u64());
+                Answer::Found(found.map(tag))
             }),
             Ask::Put(tag) => {
                 let version = table.put(&name, &value_of(tag)).await;
@@ -164,15 +259,21 @@ impl Client<'_> {
             Ask::Delete => table.delete(&name).await.map(Answer::Deleted),
             Ask::Add(add) => table.fetch_add(&name, add).await.map(Answer::Before),
             Ask::Update(_) | Ask::Expire(_) => unreachable!("none is chosen"),
-        };
-        match done {
-            Ok(answer) => Some(answer),
-            Err(error) if self.is_expected(&error) => Some(Answer::NoEffect),
-            Err(Error::ValueTooLong { .. }) if matches!(ask, Ask::Append(_)) => {
-                Some(Answer::NoEffect)
-            }
-            Err(Error::Ambiguous { .. }) => None,
-            Err(error) => panic!("client {}: {ask:?} of key {key}: {error}", self.task.client),
+        }
+    }
+
+    /// `None` if it may or may not have been done.
+    fn outcome(&self, key: usize, ask: Ask, done: Result<Answer, Error>) -> Option<Answer> {
+        done.map_or_else(|error| self.without_answer(key, ask, &error), Some)
+    }
+
+    /// What an error tells of its operation.
+    fn without_answer(&self, key: usize, ask: Ask, error: &Error) -> Option<Answer> {
+        match error {
+            error if self.is_expected(error) => Some(Answer::NoEffect),
+            Error::ValueTooLong { .. } if matches!(ask, Ask::Append(_)) => Some(Answer::NoEffect),
+            Error::Ambiguous { .. } => None,
+            error => panic!("client {}: {ask:?} of key {key}: {error}", self.task.client),
         }
     }
 

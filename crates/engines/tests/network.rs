@@ -217,6 +217,23 @@ fn a_batch_tells_which_of_its_keys_have_an_unknown_outcome() {
     assert_eq!(*stored.borrow(), [0], "the CAS at the other node had its own outcome");
 }
 
+/// Grace periods do not wait for an observer: it looks at each slot again after the entry was read.
+#[test]
+fn an_observer_reads_each_slot_of_a_batch_again() {
+    let (world, [here, _]) = two_nodes();
+    let endpoint = world.endpoint(world.add_process(THERE));
+    let limits = CacheLimits::default();
+    let observer = Session::observer(THERE);
+    let observer = Client::new(endpoint, here.map().clone(), observer, limits, 100_000);
+    run(&world, &Rc::new(here), |client| async move {
+        put_all(&client, 0, 1).await;
+    });
+    run(&world, &Rc::new(observer), |client| async move {
+        let cost = get_all(&client, 1).await;
+        assert!(cost.reads >= 3 * 32, "{cost:?}");
+    });
+}
+
 #[test]
 fn of_two_pairs_with_the_same_key_the_later_one_wins() {
     let (world, [here, _]) = two_nodes();

@@ -169,25 +169,30 @@ impl<F: Fabric> Client<F> {
         let (count, len) = (gets.keys.len(), gets.entry_len);
         let slots = self.map.shape.geometry.bucket_slots as usize;
         self.fabric.chase(count, slots, len, buf, &mut Far(gets)).await?;
-        let short = std::mem::take(&mut gets.short);
-        if short.is_empty() {
+        let (mut numbers, mut reads) = (Vec::new(), Vec::new());
+        for (number, len) in std::mem::take(&mut gets.short) {
+            match self.entry_at(gets.batch.looks[usize::from(number)].word) {
+                Some((at, room)) if len <= room => {
+                    numbers.push(number);
+                    reads.push((at, len));
+                }
+                // No entry is as long there, whatever its header says.
+                _ => gets.batch.rest.push(number),
+            }
+        }
+        if reads.is_empty() {
             return Ok(());
         }
-        let read = |(number, len): &(u8, usize)| {
-            let (at, _) = self.entry_at(gets.batch.looks[usize::from(*number)].word)?;
-            Some((at, *len))
-        };
-        let reads: Vec<_> = short.iter().filter_map(read).collect();
         buf.clear();
         let (filled, done) = self.fabric.read_many(&reads, std::mem::take(buf)).await;
         *buf = filled;
         done?;
         let mut rest = &buf[..];
-        for ((number, _), (_, len)) in short.iter().zip(&reads) {
+        for (number, (_, len)) in numbers.into_iter().zip(&reads) {
             let (entry, after) = rest.split_at(*len);
             rest = after;
             let first = u64::from_le_bytes(*entry.first_chunk().expect("a header at least"));
-            gets.arrived::<true>((*number).into(), entry, first);
+            gets.arrived::<true>(number.into(), entry, first);
         }
         // These have been replaced by longer ones, as it seems.
         gets.batch.rest.extend(gets.short.drain(..).map(|(number, _)| number));

@@ -78,8 +78,7 @@ impl<F: Fabric> Client<F> {
         let count = batch.owned.len();
         if let Err(error) = self.find_old(batch, &pairs[..count], entry_len).await {
             // No word of the index names the entries.
-            batch.owned.drain(..).try_for_each(|own| self.release(own))?;
-            return Err(error);
+            return Err(self.released(batch.owned.drain(..), error));
         }
         self.replace_entries(batch, pairs, &mut stored).await?;
         let epoch = Some(epoch).filter(|_| !planted::is(Bug::BatchRestUnpinned));
@@ -185,12 +184,20 @@ impl<F: Fabric> Client<F> {
             let seen = |number: usize, was| seen(batch, batch.old[number], swaps[number].new, was);
             Box::pin(self.fabric.compare_swap_many(&swaps, seen)).await;
         }
-        if result.is_err() {
+        result.map_err(|error| {
             // The entries of the other keys are not named by any word.
             let Batch { rest, owned, .. } = batch;
-            rest.drain(..).try_for_each(|key| self.release(owned[usize::from(key)]))?;
-        }
-        result
+            self.released(rest.drain(..).map(|key| owned[usize::from(key)]), error)
+        })
+    }
+
+    /// Gives back the entries of a batch that ended with `error`. Returns its error.
+    #[cold]
+    fn released(&self, own: impl Iterator<Item = Own>, error: EngineError) -> EngineError {
+        let mut result = Err(error);
+        let released = own.filter_map(|own| self.release(own).err());
+        released.for_each(|error| add_error(&mut result, error));
+        result.expect_err("it was one")
     }
 
     /// The CAS that replaces an old entry.
