@@ -167,6 +167,9 @@ pub const BATCH_KEYS: usize = 1 << u8::BITS;
 /// the last is installed.
 pub const BATCH_PUTS: usize = 32;
 
-/// Entries of a batch are read into one buffer and copied from there: longer ones than this are
-/// read one by one.
+/// Entries of a batch have one buffer, from which they are written, and into which those that are
+/// read over a network come all at once. Longer ones than this are operations of their own.
 pub const BATCH_ENTRY_BYTES_MAX: usize = 1 << 10;
+
+/// The longest buffer that a client keeps from one batch for the next.
+pub const BATCH_BUF_BYTES_MAX: usize = 1 << 21;

@@ -229,7 +229,7 @@ impl Plant {
             (_, Bug::DestinationStays) => 9_623,
             (_, Bug::StatusNotReread) => 3_115,
             (_, Bug::IdleBeforeStores) => 12_112,
-            (_, Bug::BatchUnpinned) => 22_809,
+            (_, Bug::BatchUnpinned) => 24_748,
             (_, Bug::BatchRestUnpinned) => 13_368,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,

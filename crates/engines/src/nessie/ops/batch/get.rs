@@ -5,7 +5,7 @@ use loch_fabric::{Buf, Chase, Fabric, FabricError, RemoteAddr, Step};
 
 use super::longest;
 use crate::error::EngineError;
-use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_KEYS};
+use crate::limits::{BATCH_BUF_BYTES_MAX, BATCH_ENTRY_BYTES_MAX, BATCH_KEYS};
 use crate::nessie::client::Client;
 use crate::nessie::client::batch::{Batch, Look};
 use crate::nessie::layout::dte::{Header, flags};
@@ -50,7 +50,8 @@ impl<F: Fabric> Client<F> {
             for (number, key) in keys.iter().enumerate() {
                 let hash = self.hash(key.as_ref())?;
                 let _epoch = self.session.pin(&self.fabric)?;
-                self.look_at_one(hash, key.as_ref(), want, |value| found(number, value)).await?;
+                let seen = self.look_up(hash, key.as_ref(), want, Buf::new(), None).await?;
+                hand_on(seen.as_ref(), want, |value| found(number, value));
             }
             return Ok(());
         }
@@ -69,19 +70,6 @@ impl<F: Fabric> Client<F> {
         }
         self.batch.set(Some(batch));
         done
-    }
-
-    /// The general path.
-    async fn look_at_one(
-        &self,
-        hash: KeyHash,
-        key: &[u8],
-        want: Want,
-        found: impl FnOnce(Option<Found<'_>>),
-    ) -> Result<(), EngineError> {
-        let seen = self.look_up(hash, key, want, Buf::new(), None).await?;
-        hand_on(seen.as_ref(), want, found);
-        Ok(())
     }
 
     async fn look_at_batch<K: AsRef<[u8]>>(
@@ -114,8 +102,15 @@ impl<F: Fabric> Client<F> {
                 found(key, None);
                 continue;
             }
-            let hash = batch.looks[key].hash;
-            self.look_at_one(hash, keys[key].as_ref(), want, |value| found(key, value)).await?;
+            // Long values are among these. One buffer does for all of them: memory that was used
+            // just now is faster than new memory.
+            let (hash, buf) = (batch.looks[key].hash, std::mem::take(&mut batch.entry));
+            let seen = self.look_up(hash, keys[key].as_ref(), want, buf, None).await?;
+            hand_on(seen.as_ref(), want, |value| found(key, value));
+            batch.entry = seen.map(|(_, buf)| buf).unwrap_or_default();
+        }
+        if batch.entry.len() > BATCH_BUF_BYTES_MAX {
+            batch.entry = Buf::new();
         }
         drop(epoch);
         Ok(())

@@ -35,13 +35,15 @@ use crate::nessie::ops::read::{Want, has_sums};
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
-    /// Whether batches are worth it: where entries are short, and round trips are either shared by
-    /// many keys over a network, or cheap and not saved by a cache. Otherwise as many single
+    /// Whether batches are worth it: where round trips are cheap and not saved by a cache, or where
+    /// many keys share them over a network, if entries are short. Otherwise as many single
     /// operations, in lanes, cost less.
     #[inline]
     pub fn takes_batches(&self) -> bool {
-        let in_stages = if self.one_by_one { self.cache.is_none() } else { self.has_stages() };
-        in_stages && self.read_hint.get() <= BATCH_ENTRY_BYTES_MAX
+        if self.one_by_one {
+            return self.cache.is_none();
+        }
+        self.has_stages() && self.read_hint.get() <= BATCH_ENTRY_BYTES_MAX
     }
 
     /// Whether a batch is done in stages, whose entries are validated by their generations alone,

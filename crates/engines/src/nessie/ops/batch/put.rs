@@ -61,6 +61,14 @@ impl<F: Fabric> Client<F> {
     ) -> Result<usize, EngineError> {
         let key_len = longest(pairs.iter().map(|pair| pair.0.as_ref()))?;
         let pairs = &pairs[..self.begin_looks(batch, pairs)];
+        let is_long = |pair: &&(K, V)| {
+            draft(pair, batch.looks[0].hash, 0).entry_len() > BATCH_ENTRY_BYTES_MAX
+        };
+        let long = pairs.iter().take_while(is_long).count();
+        if long > 0 {
+            self.put_others(0, &pairs[..long], &mut stored).await?;
+            return Ok(long);
+        }
         batch.written.clear();
         for (_, value) in pairs {
             self.check_value(value.as_ref().len())?;
