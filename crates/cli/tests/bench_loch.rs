@@ -159,14 +159,19 @@ fn a_simulated_run_is_repeated_to_the_last_byte() {
 }
 
 #[test]
-fn a_simulated_run_has_the_fields_of_a_real_one() {
+fn a_simulated_run_has_the_fields_of_a_real_one_and_says_what_was_simulated() {
     let real = object("fields", "--records 3000 --ops 3000");
     let line = "--nodes 4 --clients 8 --reads 0.5 --ops 4000 --profile connectx3-10g";
     let simulated = simulated_object(line);
     let fields = |object: &Value| -> Vec<String> {
         object.as_object().expect("an object").keys().cloned().collect()
     };
-    assert_eq!(fields(&real), fields(&simulated));
+    let mut expected = fields(&real);
+    expected.extend(["connections".into(), "profile".into()]);
+    expected.sort_unstable();
+    assert_eq!(fields(&simulated), expected);
+    assert_eq!(simulated["connections"], "client");
+    assert_eq!(simulated["profile"], "connectx3-10g");
     assert_eq!((&simulated["fabric"], &simulated["ops"]), (&"sim".into(), &4000.into()));
     assert_eq!(simulated["gets"], simulated["get_hits"], "{simulated}");
     assert_eq!((&simulated["errors"], &simulated["server_cpu_s"]), (&0.into(), &0.0.into()));
