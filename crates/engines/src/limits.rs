@@ -167,9 +167,17 @@ pub const BATCH_KEYS: usize = 1 << u8::BITS;
 /// the last is installed.
 pub const BATCH_PUTS: usize = 32;
 
-/// Entries of a batch have one buffer, from which they are written, and into which those that are
-/// read over a network come all at once. Longer ones than this are operations of their own.
+/// Entries of a batch that are read over a network come into one buffer, all at once. Longer ones
+/// than this are operations of their own.
 pub const BATCH_ENTRY_BYTES_MAX: usize = 1 << 10;
+
+/// Longer entries than this are PUTs of their own also in a batch: those of a whole batch would be
+/// written before the memory of the first old one, which the caches have, is free again.
+pub const BATCH_PUT_BYTES_MAX: usize = 1 << 15;
+
+/// The entry of a value up to this length is put together before it is stored, by one copy and not
+/// by three.
+pub const STORE_AT_ONCE_BYTES_MAX: usize = 1 << 7;
 
 /// The longest buffer that a client keeps from one batch for the next.
 pub const BATCH_BUF_BYTES_MAX: usize = 1 << 21;

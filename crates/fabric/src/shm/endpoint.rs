@@ -473,6 +473,12 @@ impl Fabric for ShmEndpoint {
         if let Ok(place) = self.locate(at, len, true) {
             copy::prefetch_to_write(place);
             if len > 8 {
+                let most = len.min(PREFETCH_LINES_MAX * CACHE_LINE_BYTES);
+                let mut at = CACHE_LINE_BYTES;
+                while at + CACHE_LINE_BYTES < most {
+                    copy::prefetch_to_write(place.wrapping_add(at));
+                    at += CACHE_LINE_BYTES;
+                }
                 copy::prefetch_to_write(place.wrapping_add(len - 1));
             }
         }

@@ -9,6 +9,7 @@ use loch_fabric::{Buf, Fabric};
 use zerocopy::IntoBytes;
 
 use crate::error::EngineError;
+use crate::limits::STORE_AT_ONCE_BYTES_MAX;
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::layout::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, flags};
@@ -197,8 +198,8 @@ impl<F: Fabric> Client<F> {
         buf: &mut Buf,
     ) -> Result<(), EngineError> {
         let DraftValue::Bytes(value) = draft.value else { unreachable!("the draft has bytes") };
-        if self.map.shape.options.checksums || draft.flags & flags::EXPIRES != 0 {
-            return self.write_bytes(draft, *own, value);
+        if value.len() > STORE_AT_ONCE_BYTES_MAX || self.map.shape.options.checksums {
+            return self.write_apart(draft, own, value);
         }
         buf.clear();
         buf.extend_from_slice(&draft.header(own.generation).as_bytes()[8..]);
@@ -206,6 +207,11 @@ impl<F: Fabric> Client<F> {
         buf.extend_from_slice(value);
         self.fabric.store(own.at.add(8), &[buf])?;
         Ok(())
+    }
+
+    #[inline(never)]
+    fn write_apart(&self, draft: &Draft<'_>, own: &Own, value: &[u8]) -> Result<(), EngineError> {
+        self.write_bytes(draft, *own, value)
     }
 
     /// Writes everything but the value, which is in its place already.

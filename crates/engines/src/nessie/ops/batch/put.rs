@@ -5,7 +5,7 @@ use loch_fabric::{Chase, Fabric, FabricError, RemoteAddr, Step, Swap};
 
 use super::{add_error, longest};
 use crate::error::EngineError;
-use crate::limits::{BATCH_ENTRY_BYTES_MAX, BATCH_PUTS};
+use crate::limits::{BATCH_PUT_BYTES_MAX, BATCH_PUTS};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::client::batch::{Batch, Look, Old, Written};
@@ -61,9 +61,8 @@ impl<F: Fabric> Client<F> {
     ) -> Result<usize, EngineError> {
         let key_len = longest(pairs.iter().map(|pair| pair.0.as_ref()))?;
         let pairs = &pairs[..self.begin_looks(batch, pairs)];
-        let is_long = |pair: &&(K, V)| {
-            draft(pair, batch.looks[0].hash, 0).entry_len() > BATCH_ENTRY_BYTES_MAX
-        };
+        let is_long =
+            |pair: &&(K, V)| draft(pair, batch.looks[0].hash, 0).entry_len() > BATCH_PUT_BYTES_MAX;
         let long = pairs.iter().take_while(is_long).count();
         if long > 0 {
             self.put_others(0, &pairs[..long], &mut stored).await?;
@@ -148,7 +147,7 @@ impl<F: Fabric> Client<F> {
         for (number, (pair, written)) in pairs.iter().zip(written).enumerate() {
             let draft = draft(pair, looks[number].hash, written.version);
             let entry_len = draft.entry_len();
-            if entry_len > BATCH_ENTRY_BYTES_MAX {
+            if entry_len > BATCH_PUT_BYTES_MAX {
                 break;
             }
             let class = match class {
