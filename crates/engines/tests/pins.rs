@@ -10,6 +10,7 @@ use loch_engines::EngineError;
 use loch_engines::limits::PINS_MAX;
 use loch_engines::nessie::{Client, Conditional, Expect, Pinned, PutOptions};
 use loch_fabric::lanes::{self, block_on};
+use loch_fabric::limits::LANES_PAUSE_US_MAX;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric};
 
@@ -256,7 +257,10 @@ fn lanes_that_wait_for_pins_go_on_when_these_end() {
     let writer = &writer;
     let put = |key| async move { _ = put_long(writer, key).await.unwrap() };
     let end = async {
-        writer.fabric().pause(50_000).await;
+        // A longer pause would let nobody go on.
+        for _ in 0..100 {
+            writer.fabric().pause(LANES_PAUSE_US_MAX).await;
+        }
         drop(pins);
     };
     let lanes: [Pin<Box<dyn Future<Output = ()>>>; 3] =
