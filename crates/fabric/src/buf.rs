@@ -31,6 +31,12 @@ impl Buf {
         Self { bytes: Vec::with_capacity(bytes) }
     }
 
+    /// How many bytes it can take without growing.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Forgets the contents and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {

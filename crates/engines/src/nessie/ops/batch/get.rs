@@ -109,7 +109,7 @@ impl<F: Fabric> Client<F> {
             hand_on(seen.as_ref(), want, |value| found(key, value));
             batch.entry = seen.map(|(_, buf)| buf).unwrap_or_default();
         }
-        if batch.entry.len() > BATCH_BUF_BYTES_MAX {
+        if batch.entry.capacity() > BATCH_BUF_BYTES_MAX {
             batch.entry = Buf::new();
         }
         drop(epoch);
@@ -362,5 +362,34 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase
 
     fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
         self.0.arrived::<true>(number, entry, again);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::lanes::block_on;
+
+    use crate::limits::BATCH_BUF_BYTES_MAX;
+    use crate::nessie::client::tests::client;
+    use crate::operation::PutOptions;
+
+    #[test]
+    fn a_client_keeps_no_long_buffer_of_a_batch() {
+        let client = client(32 << 20);
+        let long = vec![7; BATCH_BUF_BYTES_MAX + 1];
+        for (key, value) in [(b"a", &long[..]), (b"b", &long[..6000]), (b"c", b"short")] {
+            block_on(client.put(key, value, PutOptions::default())).unwrap();
+        }
+        for keys in [[b"b", b"c", b"a"], [b"a", b"b", b"c"]] {
+            let mut lengths = Vec::new();
+            let found = |_, value: Option<crate::operation::Found<'_>>| {
+                lengths.push(value.map(|found| found.value.len()));
+            };
+            block_on(client.get_many(&keys, found)).unwrap();
+            lengths.sort();
+            assert_eq!(lengths, [5, 6000, long.len()].map(Some));
+            let batch = client.batch.take().unwrap();
+            assert!(batch.entry.capacity() <= BATCH_BUF_BYTES_MAX, "{}", batch.entry.capacity());
+        }
     }
 }
