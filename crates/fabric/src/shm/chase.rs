@@ -182,3 +182,100 @@ pub(super) unsafe fn load_word(place: *const u8, i: usize) -> u64 {
     // copy engine only.
     words::load(unsafe { &*place.cast::<AtomicU64>().add(i) })
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+    use crate::lanes::block_on;
+    use crate::shm::{Region, ShmEndpoint};
+    use crate::{Fabric, RegionId};
+
+    const WORD: RemoteAddr = RemoteAddr::new(RegionId(0), 64);
+    const ENTRY: RemoteAddr = RemoteAddr::new(RegionId(0), 4096);
+    const ENTRY_WORDS: usize = 512;
+
+    /// Chases of one entry, which another thread writes all the time.
+    struct Torn {
+        /// The word of the bucket, which says which incarnation of the entry is whole.
+        words: [u64; 64],
+        whole: u32,
+        reused: u32,
+        wrong: u32,
+    }
+
+    impl Chase for Torn {
+        fn bucket(&mut self, _: usize) -> RemoteAddr {
+            WORD
+        }
+
+        fn step(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
+            self.words[number] = bucket[0];
+            Step::Entry(ENTRY)
+        }
+
+        fn arrived(&mut self, number: usize, entry: &[u8], again: u64) {
+            let words = entry.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+            let is_whole = words.clone().all(|word| word == self.words[number]);
+            let first = words.into_iter().next();
+            if first != Some(self.words[number]) || again != self.words[number] {
+                // Only the second look at the first word tells it from one that is whole.
+                self.reused += u32::from(first == Some(self.words[number]) && !is_whole);
+                return;
+            }
+            self.whole += u32::from(is_whole);
+            self.wrong += u32::from(!is_whole);
+        }
+    }
+
+    /// An entry that is reused while it is copied is known by its first word, loaded again
+    /// afterwards: its next incarnation begins with that word.
+    #[test]
+    fn an_entry_that_changes_while_it_is_copied_is_told_from_a_whole_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("region");
+        let region = Arc::new(Region::create(&path, 1 << 16).expect("a region"));
+        let endpoint = || {
+            let mut endpoint = ShmEndpoint::new(RegionId(0));
+            endpoint.attach(RegionId(0), region.clone());
+            endpoint
+        };
+        let (stop, begin) = (AtomicBool::new(false), Barrier::new(2));
+        let mut torn = Torn { words: [0; 64], whole: 0, reused: 0, wrong: 0 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let fabric = endpoint();
+                begin.wait();
+                for generation in 1u64.. {
+                    let body = generation.to_le_bytes().repeat(ENTRY_WORDS - 1);
+                    fabric.store_before(ENTRY, generation).expect("mapped");
+                    fabric.store(ENTRY.add(8), &[&body]).expect("mapped");
+                    fabric.store_after(WORD, generation).expect("mapped");
+                    // Now and then a reader finds it whole.
+                    for _ in 0..generation % 512 {
+                        std::hint::spin_loop();
+                    }
+                    if stop.load(Relaxed) {
+                        return;
+                    }
+                }
+            });
+            let fabric = endpoint();
+            begin.wait();
+            let mut buf = Buf::new();
+            let until = quanta::Instant::now() + std::time::Duration::from_secs(60);
+            while (torn.reused < 100 || torn.whole < 100) && quanta::Instant::now() < until {
+                let chased = fabric.chase(64, 1, ENTRY_WORDS * 8, &mut buf, &mut torn);
+                if let Err(error) = block_on(chased) {
+                    stop.store(true, Relaxed);
+                    panic!("{error}");
+                }
+            }
+            stop.store(true, Relaxed);
+        });
+        let Torn { whole, reused, wrong, .. } = torn;
+        assert!(wrong == 0 && reused > 0 && whole > 0, "{wrong} wrong, {reused}, {whole}");
+    }
+}
