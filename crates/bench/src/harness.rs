@@ -125,7 +125,11 @@ impl<'a> Running<'a> {
             self.fleet.tell(client as usize, &ToClient::Open(Box::new(open)))?;
         }
         let opening = Phase { limit: Some(OPEN_LIMIT), ..self.phase("connecting") };
-        self.answers(&opening, |answer| matches!(answer, FromClient::Opened).then_some(()))?;
+        let batches = self.answers(&opening, |answer| match answer {
+            FromClient::Opened { batches } => Some(batches),
+            _ => None,
+        })?;
+        self.measured.batches = batches.contains(&true);
         Ok(())
     }
 

@@ -18,6 +18,8 @@ pub struct Measured {
     pub puts: Latencies,
     /// Traffic over the fabric; only Loch has a fabric.
     pub traffic: Option<Traffic>,
+    /// Whether the operations that a client kept outstanding were batches.
+    pub batches: bool,
     /// Why operations were refused, if some were.
     pub refusal: Option<String>,
     /// CPU seconds of all servers; `None` if there are none.
@@ -82,6 +84,7 @@ impl Default for Measured {
             gets: latencies(),
             puts: latencies(),
             traffic: None,
+            batches: false,
             refusal: None,
             server_cpu_s: None,
             client_cpu_s: 0.0,

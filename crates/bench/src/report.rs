@@ -75,7 +75,10 @@ pub struct Object {
     /// first one, and where the systems did not take turns.
     times_the_first: Option<f64>,
     times_the_first_spread: Option<[f64; 2]>,
-    /// Whether a client's outstanding operations were batches, where the system does them together.
+    /// Busy processes beside the measured ones.
+    background_hogs: u32,
+    /// Whether the operations that a client kept outstanding were batches. Then latencies
+    /// begin with the batch.
     batches: bool,
     /// `copy`, or `pin` where the system reads in place.
     read_mode: ReadMode,
@@ -170,7 +173,8 @@ impl Object {
             limit_one_share_spread: one_share.map(Spread::bounds),
             times_the_first: times.map(Spread::median),
             times_the_first_spread: times.map(Spread::bounds),
-            batches: spec.batches(),
+            background_hogs: spec.background_hogs,
+            batches: measured.batches,
             read_mode: if in_place { spec.read_mode } else { ReadMode::Copy },
             profile: is_simulated.then(|| spec.hardware.profile().name),
             connections: is_simulated.then_some(spec.connections),
@@ -219,6 +223,14 @@ pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
         text.push_str("over Soft-RoCE, software in the place of a card: counts are right, times say nothing\n");
     }
     tables(objects).for_each(|table| text.push_str(&format!("\n{table}\n")));
+    let batches: Vec<_> =
+        objects.iter().filter(|object| object.batches).map(|object| object.engine).collect();
+    if !batches.is_empty() {
+        text += &format!(
+            "{}: in batches; operations are timed from the beginning of theirs\n",
+            batches.join(", ")
+        );
+    }
     if spec.read_mode == ReadMode::Pin {
         let copies = objects.iter().filter(|object| object.read_mode == ReadMode::Copy);
         copies.for_each(|object| text.push_str(&format!("{}: values are copied\n", object.engine)));
@@ -256,7 +268,6 @@ fn heading(spec: &Spec) -> String {
         plural(spec.lanes as u64),
         match spec.read_mode {
             ReadMode::Pin => ", values read in place",
-            ReadMode::Copy if spec.batches() => ", in batches",
             ReadMode::Copy => "",
         },
         match spec.background_hogs {
@@ -335,7 +346,11 @@ const SPEED: &[(&str, Show)] = &[
     ("× of\n_", times),
     ("MB/s", |o, _| Some(grouped(o.goodput_bytes_per_s / 1e6))),
     ("GET µs\nmedian", |o, _| digits(o.get_us.p50)),
-    ("× of\n_", |o, first| ratio(o.get_us.p50, first.get_us.p50)),
+    ("× of\n_", |o, first| {
+        // The time of a batch and that of an operation are two things.
+        let first = first.get_us.p50.filter(|_| o.batches == first.batches);
+        ratio(o.get_us.p50, first)
+    }),
     ("GET µs\n99 %", |o, _| digits(o.get_us.p99)),
     ("GET µs\n99.9 %", |o, _| digits(o.get_us.p999)),
     ("PUT µs\nmedian", |o, _| digits(o.put_us.p50)),
@@ -445,6 +460,7 @@ mod tests {
             traffic: system
                 .is_loch()
                 .then_some(Traffic { get: per_get, put: OpTraffic::default() }),
+            batches: system.is_loch(),
             refusal: None,
             server_cpu_s: Some(0.0),
             client_cpu_s: 0.5,
@@ -483,7 +499,7 @@ mod tests {
                 r#""limit_ops_per_s":400.0,"limit_one_ops_per_s":250.0,"#,
                 r#""limit_share":0.5,"limit_share_spread":[0.5,0.5],"limit_one_share":0.8,"#,
                 r#""limit_one_share_spread":[0.8,0.8],"times_the_first":null,"#,
-                r#""times_the_first_spread":null,"batches":true,"read_mode":"copy"}"#
+                r#""times_the_first_spread":null,"background_hogs":0,"batches":true,"read_mode":"copy"}"#
             )
         );
     }

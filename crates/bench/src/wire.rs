@@ -59,7 +59,10 @@ pub struct Open {
 #[serde(rename_all = "kebab-case")]
 pub enum FromClient {
     /// Connected.
-    Opened,
+    Opened {
+        /// Whether the operations that it keeps outstanding are batches.
+        batches: bool,
+    },
     /// This many of its records are stored.
     Loading(u64),
     /// All of its records are stored.

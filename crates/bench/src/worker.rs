@@ -72,13 +72,13 @@ fn answer(
 ) -> Result<FromClient, Failure> {
     let client = match message {
         ToClient::Open(open) => {
-            *client = Some(Client::open(*open, systems)?);
-            return Ok(FromClient::Opened);
+            let opened = client.insert(Client::open(*open, systems)?);
+            return Ok(FromClient::Opened { batches: opened.target.batches() });
         }
         _ => client.as_mut().ok_or("the first message has to open")?,
     };
     match message {
-        ToClient::Open(_) => Ok(FromClient::Opened),
+        ToClient::Open(_) => unreachable!("it was answered"),
         ToClient::Load(records) => {
             let mut progress = |done| {
                 // If the bench is gone, reading the next line shows it.

@@ -271,6 +271,10 @@ impl<M: Map> Target for Client<M> {
         }
     }
 
+    fn batches(&self) -> bool {
+        true
+    }
+
     fn time_every(&self) -> u32 {
         TIME_EVERY
     }

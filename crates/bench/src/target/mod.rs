@@ -135,6 +135,11 @@ pub trait Target {
     /// Sets whether to spin a while before sleeping for an answer.
     fn set_spinning(&mut self, _spinning: bool) {}
 
+    /// Whether the operations that are outstanding together are batches.
+    fn batches(&self) -> bool {
+        false
+    }
+
     /// One operation in this many is timed. Sockets cost microseconds an operation, so there all
     /// are timed.
     fn time_every(&self) -> u32 {

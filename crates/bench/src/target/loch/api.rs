@@ -144,6 +144,10 @@ impl Target for Client {
         Ok(())
     }
 
+    fn batches(&self) -> bool {
+        self.batches
+    }
+
     fn time_every(&self) -> u32 {
         self.time_every
     }
