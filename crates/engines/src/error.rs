@@ -50,7 +50,7 @@ pub enum EngineError {
     /// There is no memory for an entry of this size.
     #[error(
         "no memory for an entry of {bytes} bytes: the data tables have {capacity} bytes in all; \
-         delete keys or start the nodes with more memory"
+         delete keys, drop pins or start the nodes with more memory"
     )]
     OutOfMemory {
         /// Bytes of the entry.

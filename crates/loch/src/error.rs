@@ -180,7 +180,7 @@ pub enum Error {
     /// There is no memory for an entry of this size.
     #[error(
         "table {table:?} has no memory for an entry of {}: its data tables have {} in all; delete \
-         keys or start the nodes with more memory",
+         keys, drop pins or start the nodes with more memory",
         InWords(*bytes),
         InWords(*capacity)
     )]

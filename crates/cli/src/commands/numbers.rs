@@ -148,7 +148,7 @@ pub fn of_stdin<T: Written>(raw: bool, value_bytes_max: u64) -> Result<Vec<T>> {
     }
     Err(Usage(format!(
         "standard input has more than the {numbers_max} numbers that a value of the table can have: \
-         declare the table with a larger value_max"
+         declare the table with a larger value_max, or with another engine if this one takes no more"
     ))
     .into())
 }

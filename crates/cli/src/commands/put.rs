@@ -124,7 +124,7 @@ fn read_value(bytes_max: u64) -> Result<Vec<u8>> {
     if value.len() as u64 > bytes_max {
         return Err(Usage(format!(
             "the value on standard input has more than the {bytes_max} bytes that the table takes: \
-             declare the table with a larger value_max"
+             declare the table with a larger value_max, or with another engine if this one takes no more"
         ))
         .into());
     }

@@ -220,8 +220,8 @@ impl Table {
     }
 
     /// Puts many pairs, with several PUTs under way at a time. Returns the versions in the order of
-    /// the pairs. Of two pairs with the same key either may win, and versions say nothing about the
-    /// order.
+    /// the pairs. Of two pairs with the same key either may win (in batches of `nessie` the later
+    /// one), and versions say nothing about the order.
     ///
     /// # Errors
     /// As [`Table::put`]. After the first error no further PUTs are begun. Other PUTs may have been
