@@ -12,7 +12,7 @@ const FIELDS: &str = "engine fabric nodes clients lanes records key_size value_s
     verbs_per_get verbs_per_put round_trips_per_get round_trips_per_put bytes_per_get \
     bytes_per_put server_cpu_s client_cpu_s limit_ops_per_s limit_one_ops_per_s limit_share \
     limit_share_spread limit_one_share limit_one_share_spread times_the_first \
-    times_the_first_spread batches read_mode";
+    times_the_first_spread background_hogs batches read_mode";
 
 fn bench(arguments: &str) -> Output {
     Command::new(LOCH)
