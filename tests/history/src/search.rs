@@ -364,13 +364,13 @@ fn bits_of_state(state: State) -> u128 {
     let Some(held) = state else {
         return 0;
     };
-    let (kind, number) = match held.value {
-        Value::Number(number) => (1, number),
-        Value::Unseen => (2, 0),
+    let of_value = |salt: u64, value| match value {
+        Value::Number(number) => mix(mix(salt ^ 1) ^ number),
+        Value::Unseen => mix(mix(salt ^ 2)),
     };
     let half = |salt: u64| {
         let version = held.version.map_or(0, |version| version + 1);
-        mix(mix(mix(salt ^ kind) ^ number) ^ version)
+        mix(of_value(of_value(salt, held.root), held.value) ^ version)
     };
     (half(0x5bd1_e995) as u128) << 64 | half(0xc2b2_ae35) as u128
 }
