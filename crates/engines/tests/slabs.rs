@@ -351,3 +351,33 @@ fn a_client_that_stands_still_before_it_stores_a_note_damages_nothing() {
     }
     assert_eq!(block_on(other.check()).unwrap().broken, Vec::<String>::new());
 }
+
+#[test]
+fn batches_and_lanes_replace_values_where_little_memory_is_free() {
+    for (len, spare) in [(900, 2), (60_000, 1), (300_000, 1)] {
+        let cluster =
+            TestCluster::new(Plan { table_bytes: 4 << 20, index_slots: 1024, ..Plan::default() });
+        let client = cluster.client(0);
+        let value = vec![1; len];
+        let key = |n: usize| format!("key {n}").into_bytes();
+        let put = |n: usize| block_on(client.put(&key(n), &value, PutOptions::default()));
+        let count = (0..).find(|n| put(*n).is_err()).unwrap();
+        for n in 0..spare {
+            block_on(client.delete(&key(n))).unwrap();
+        }
+        let pairs: Vec<_> = (spare..count).map(|n| (key(n), vec![2; len])).collect();
+        for (n, (key, value)) in pairs.iter().enumerate() {
+            let put = block_on(client.put(key, value, PutOptions::default()));
+            assert!(put.is_ok(), "value {n} of {len} bytes alone: {put:?}");
+        }
+        let mut stored = 0;
+        let put = block_on(client.put_many(&pairs, |_, _| stored += 1));
+        assert_eq!((put, stored), (Ok(()), pairs.len()), "{len} bytes");
+        let mut puts = 0;
+        let all = pairs.iter().map(|(key, value)| client.put(key, value, PutOptions::default()));
+        block_on(lanes::run(16, all, |put: Result<_, EngineError>| {
+            puts += 1;
+            assert!(put.is_ok(), "put {puts} of {len} bytes in lanes: {put:?}");
+        }));
+    }
+}

@@ -144,7 +144,7 @@ const LAYERS: [Layers; 14] = [
     },
     Layers {
         folder: "crates/engines/src/nessie/client/",
-        order: &[&["cache", "pins"], &["alloc"], &["batch", "waits"]],
+        order: &[&["cache", "pins", "turns"], &["alloc"], &["batch", "waits"]],
         never: &[],
         known: &[],
         whole: true,

@@ -4,6 +4,7 @@ pub(super) mod alloc;
 pub(super) mod batch;
 pub(super) mod cache;
 pub(super) mod pins;
+pub(super) mod turns;
 pub(super) mod waits;
 
 use std::cell::{Cell, RefCell};
@@ -16,6 +17,7 @@ use self::alloc::{Allocator, Owner};
 use self::batch::Batch;
 use self::cache::Cache;
 use self::pins::Pins;
+use self::turns::Turns;
 use self::waits::Wait;
 use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
@@ -42,6 +44,8 @@ pub struct Client<F: Fabric> {
     pub(super) waits: RefCell<VecDeque<Wait>>,
     /// The number of lanes that look at a wait, which is not in the list meanwhile.
     pub(super) looking: Cell<u32>,
+    /// The lanes that look for room.
+    pub(super) turns: Turns,
     /// How often a lane has made room. A lane that found no room looks again if this has changed.
     pub(super) rooms: Cell<u64>,
     /// The parts of the chunk table at which the next searches for a slab begin: for each kind of
@@ -143,6 +147,7 @@ impl<F: Fabric> Client<F> {
             alloc: RefCell::default(),
             waits: RefCell::default(),
             looking: Cell::new(0),
+            turns: Turns::default(),
             rooms: Cell::new(0),
             search_at: Default::default(),
             spare: SpareBuffers::default(),
@@ -343,7 +348,7 @@ pub(super) mod tests {
 
     /// The only client of a table of one node.
     pub fn client(table_bytes: u64) -> Client<ShmEndpoint> {
-        let geometry = Geometry::plan(1, table_bytes, 1 << 10, 3, 4, 1 << 20, Options::default());
+        let geometry = Geometry::plan(1, table_bytes, 1 << 10, 3, 4, 4 << 20, Options::default());
         let shape = geometry.unwrap().validate().unwrap();
         let table = tables_offset(1);
         let region = Region::anonymous(table + shape.bytes()).unwrap();

@@ -13,13 +13,16 @@ use crate::error::EngineError;
 use crate::limits::SWEEP_SLABS;
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
+use crate::nessie::client::turns::Lane;
 use crate::nessie::layout::slab::Class;
 
 /// The number of resting entries that is worth a grace period while there is still memory.
 const PARKED_ENTRIES: usize = 256;
 /// The pause between two looks when only pinned entries are free: other lanes go on meanwhile.
 const PIN_POLL_US: u64 = 50;
-const _: () = assert!(PIN_POLL_US <= LANES_PAUSE_US_MAX);
+/// The same when other lanes have the free entries.
+const TURN_POLL_US: u64 = 50;
+const _: () = assert!(PIN_POLL_US <= LANES_PAUSE_US_MAX && TURN_POLL_US <= LANES_PAUSE_US_MAX);
 
 impl<F: Fabric> Client<F> {
     /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: only that
@@ -32,29 +35,59 @@ impl<F: Fabric> Client<F> {
         entry_len: usize,
     ) -> Result<(Own, Pin<'_, F>), EngineError> {
         let class = self.map.classes.of(entry_len);
-        let mut until = None;
+        let epoch = self.session.pin(&self.fabric)?;
+        let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
+        if let Some(own) = taken {
+            return Ok((own, epoch));
+        }
+        drop(epoch);
+        // Boxed, so that the future is as small as most operations need it.
+        Box::pin(self.take_later(class)).await
+    }
+
+    /// Takes an entry of those that are known, inside an epoch.
+    fn take(&self, class: Class) -> Result<Option<(Own, Pin<'_, F>)>, EngineError> {
+        let epoch = self.session.pin(&self.fabric)?;
+        let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
+        Ok(taken.map(|own| (own, epoch)))
+    }
+
+    /// Makes room for an entry, and takes it.
+    async fn take_later(&self, class: Class) -> Result<(Own, Pin<'_, F>), EngineError> {
+        let lane = Lane::of(&self.turns);
+        let until = self.fabric.now_us() + self.timeout_us;
         let (mut sweep, mut waits_for_pin) = (true, false);
         loop {
-            let epoch = self.session.pin(&self.fabric)?;
-            let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
-            if let Some(own) = taken {
-                return Ok((own, epoch));
-            }
-            drop(epoch);
-            // The room was one that others always take first, or that only damaged notes promise.
             let now = self.fabric.now_us();
-            let is_late = now > *until.get_or_insert(now + self.timeout_us);
+            let is_late = now > until;
             if waits_for_pin && !is_late {
                 // To look for other memory again and again would close slabs that others use.
                 self.fabric.pause(PIN_POLL_US).await;
                 self.sweep_some(class, SWEEP_SLABS, 1).await?;
+                if let Some(held) = self.take(class)? {
+                    return Ok(held);
+                }
                 continue;
             }
-            match self.make_room(class, sweep).await {
+            let is_disturbed = || !lane.is_alone() || self.session.is_working();
+            let was_disturbed = is_disturbed();
+            let made = self.make_room(class, sweep).await;
+            if let Some(held) = self.take(class)? {
+                return Ok(held);
+            }
+            match made {
                 // Pins mostly end soon.
                 Err(EngineError::OutOfMemory { .. }) if !is_late && self.has_pinned(class) => {
                     waits_for_pin = true;
                 }
+                // Other lanes had entries while this one looked, and may have freed some behind it.
+                Err(EngineError::OutOfMemory { .. })
+                    if !is_late && (was_disturbed || is_disturbed()) =>
+                {
+                    lane.wait_for_turn(&self.fabric, TURN_POLL_US).await;
+                }
+                // The room was one that others always take first, or that only damaged notes
+                // promise.
                 Ok(()) if is_late => {
                     return Err(match waits_for_pin {
                         true => self.out_of_memory(class),
