@@ -125,7 +125,9 @@ impl Draft<'_> {
 }
 
 impl<F: Fabric> Client<F> {
-    pub(in crate::nessie) async fn draft<'a>(
+    /// A draft without a version.
+    #[inline(always)]
+    pub(in crate::nessie) fn draft<'a>(
         &self,
         key: &'a [u8],
         value: DraftValue<'a>,
@@ -135,10 +137,8 @@ impl<F: Fabric> Client<F> {
         let hash = self.hash(key)?;
         let expires = if options.expires_at_ms.is_some() { flags::EXPIRES } else { 0 };
         let expires_at_ms = options.expires_at_ms.unwrap_or(0);
-        let mut draft =
-            Draft { hash, key, value, flags: flags | expires, expires_at_ms, version: 0 };
+        let draft = Draft { hash, key, value, flags: flags | expires, expires_at_ms, version: 0 };
         self.check_value(draft.value_len())?;
-        draft.version = self.stamp().await?;
         Ok(draft)
     }
 

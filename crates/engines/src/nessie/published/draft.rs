@@ -35,7 +35,9 @@ impl<F: Fabric> Client<F> {
         value: DraftValue<'a>,
         options: PutOptions,
     ) -> Result<Draft<'a>, EngineError> {
-        self.base.draft(key, value, flags::STATUS, options).await
+        let mut draft = self.base.draft(key, value, flags::STATUS, options)?;
+        draft.version = self.base.stamp().await?;
+        Ok(draft)
     }
 
     /// Writes an entry into owned memory, pending; its generation is there already.
