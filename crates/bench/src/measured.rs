@@ -18,7 +18,7 @@ pub struct Measured {
     pub puts: Latencies,
     /// Traffic over the fabric; only Loch has a fabric.
     pub traffic: Option<Traffic>,
-    /// Whether the operations that a client kept outstanding were batches.
+    /// Whether a client's outstanding operations were batches.
     pub batches: bool,
     /// Why operations were refused, if some were.
     pub refusal: Option<String>,

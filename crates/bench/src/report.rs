@@ -77,8 +77,8 @@ pub struct Object {
     times_the_first_spread: Option<[f64; 2]>,
     /// Busy processes beside the measured ones.
     background_hogs: u32,
-    /// Whether the operations that a client kept outstanding were batches. Then latencies
-    /// begin with the batch.
+    /// Whether a client's outstanding operations were batches. An operation's latency begins with
+    /// its batch.
     batches: bool,
     /// `copy`, or `pin` where the system reads in place.
     read_mode: ReadMode,
@@ -223,13 +223,9 @@ pub fn print_table(spec: &Spec, objects: &[Object]) -> io::Result<()> {
         text.push_str("over Soft-RoCE, software in the place of a card: counts are right, times say nothing\n");
     }
     tables(objects).for_each(|table| text.push_str(&format!("\n{table}\n")));
-    let batches: Vec<_> =
-        objects.iter().filter(|object| object.batches).map(|object| object.engine).collect();
-    if !batches.is_empty() {
-        text += &format!(
-            "{}: in batches; operations are timed from the beginning of theirs\n",
-            batches.join(", ")
-        );
+    for object in objects.iter().filter(|object| object.batches) {
+        let engine = object.engine;
+        text += &format!("{engine}: in batches; an operation's time begins with its batch\n");
     }
     if spec.read_mode == ReadMode::Pin {
         let copies = objects.iter().filter(|object| object.read_mode == ReadMode::Copy);
@@ -347,7 +343,7 @@ const SPEED: &[(&str, Show)] = &[
     ("MB/s", |o, _| Some(grouped(o.goodput_bytes_per_s / 1e6))),
     ("GET µs\nmedian", |o, _| digits(o.get_us.p50)),
     ("× of\n_", |o, first| {
-        // The time of a batch and that of an operation are two things.
+        // A latency that begins with a batch cannot be compared with one that does not.
         let first = first.get_us.p50.filter(|_| o.batches == first.batches);
         ratio(o.get_us.p50, first)
     }),

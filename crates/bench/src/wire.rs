@@ -60,7 +60,7 @@ pub struct Open {
 pub enum FromClient {
     /// Connected.
     Opened {
-        /// Whether the operations that it keeps outstanding are batches.
+        /// Whether the client's outstanding operations are batches.
         batches: bool,
     },
     /// This many of its records are stored.

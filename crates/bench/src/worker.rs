@@ -78,7 +78,7 @@ fn answer(
         _ => client.as_mut().ok_or("the first message has to open")?,
     };
     match message {
-        ToClient::Open(_) => unreachable!("it was answered"),
+        ToClient::Open(_) => unreachable!("the client was opened above"),
         ToClient::Load(records) => {
             let mut progress = |done| {
                 // If the bench is gone, reading the next line shows it.

@@ -167,16 +167,16 @@ pub const BATCH_KEYS: usize = 1 << u8::BITS;
 /// the last is installed.
 pub const BATCH_PUTS: usize = 32;
 
-/// Entries of a batch that are read over a network come into one buffer, all at once. Longer ones
-/// than this are operations of their own.
+/// Entries that a batch reads over a network arrive in one buffer. An entry that is longer than
+/// this is read by an operation of its own.
 pub const BATCH_ENTRY_BYTES_MAX: usize = 1 << 10;
 
-/// Longer entries than this are PUTs of their own also in a batch: those of a whole batch would be
-/// written before the memory of the first old one, which the caches have, is free again.
+/// A batch puts an entry that is longer than this by an operation of its own. A batch writes all
+/// its entries before it frees the first old one, and the caches cannot hold so many long entries.
 pub const BATCH_PUT_BYTES_MAX: usize = 1 << 15;
 
-/// The entry of a value up to this length is put together before it is stored, by one copy and not
-/// by three.
+/// The parts of an entry are joined in private memory, and stored by one copy instead of three, if
+/// the value is not longer than this.
 pub const STORE_AT_ONCE_BYTES_MAX: usize = 1 << 7;
 
 /// The longest buffer that a client keeps from one batch for the next.

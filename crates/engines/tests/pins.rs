@@ -257,7 +257,7 @@ fn lanes_that_wait_for_pins_go_on_when_these_end() {
     let writer = &writer;
     let put = |key| async move { _ = put_long(writer, key).await.unwrap() };
     let end = async {
-        // A longer pause would let nobody go on.
+        // During a longer pause the thread sleeps, and the writers do not go on.
         for _ in 0..100 {
             writer.fabric().pause(LANES_PAUSE_US_MAX).await;
         }

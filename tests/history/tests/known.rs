@@ -288,8 +288,8 @@ fn what_is_appended_expires_with_the_value() {
     bad(&[put(1, 0, 1), append(2, 2, 3), expires(1, 5), nothing(3, 4)]);
     bad(&[put(1, 0, 1), append(2, 2, 3), expires(2, 5), nothing(6, 7)]);
     bad(&[put(1, 0, 1), expires(1, 5), nothing(6, 7), append(2, 8, 9), nothing(10, 11)]);
-    // An order after which the same operations are left, and which ends with a value that does not
-    // expire, says nothing about one that does.
+    // Two orders of the same operations differ in whether their last value expires. The search must
+    // not take the one for the other.
     good(&[put(1, 0, 5), put(2, 1, 3), expires(2, 1), append(3, 4, 6), nothing(7, 8)]);
     bad(&[put(1, 4, 5), put(2, 1, 3), expires(2, 1), append(3, 6, 7), nothing(8, 9)]);
 }

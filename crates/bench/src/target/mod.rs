@@ -135,7 +135,7 @@ pub trait Target {
     /// Sets whether to spin a while before sleeping for an answer.
     fn set_spinning(&mut self, _spinning: bool) {}
 
-    /// Whether the operations that are outstanding together are batches.
+    /// Whether outstanding operations form batches.
     fn batches(&self) -> bool {
         false
     }

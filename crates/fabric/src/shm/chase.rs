@@ -199,10 +199,13 @@ mod tests {
 
     /// Chases of one entry, which another thread writes all the time.
     struct Torn {
-        /// The word of the bucket, which says which incarnation of the entry is whole.
+        /// The word of the bucket, by chase. It names the incarnation of the entry that is whole.
         words: [u64; 64],
+        /// The number of whole copies that were believed.
         whole: u32,
+        /// The number of torn copies that only the second load of the generation told.
         reused: u32,
+        /// The number of torn copies that were believed.
         wrong: u32,
     }
 
@@ -221,7 +224,6 @@ mod tests {
             let is_whole = words.clone().all(|word| word == self.words[number]);
             let first = words.into_iter().next();
             if first != Some(self.words[number]) || again != self.words[number] {
-                // Only the second look at the first word tells it from one that is whole.
                 self.reused += u32::from(first == Some(self.words[number]) && !is_whole);
                 return;
             }
@@ -230,8 +232,8 @@ mod tests {
         }
     }
 
-    /// An entry that is reused while it is copied is known by its first word, loaded again
-    /// afterwards: its next incarnation begins with that word.
+    /// A writer that reuses an entry stores the generation before any other byte. A copy that the
+    /// writer tears therefore shows another generation when that word is loaded again.
     #[test]
     fn an_entry_that_changes_while_it_is_copied_is_told_from_a_whole_one() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -253,7 +255,7 @@ mod tests {
                     fabric.store_before(ENTRY, generation).expect("mapped");
                     fabric.store(ENTRY.add(8), &[&body]).expect("mapped");
                     fabric.store_after(WORD, generation).expect("mapped");
-                    // Now and then a reader finds it whole.
+                    // The pauses give the reader whole entries, too.
                     for _ in 0..generation % 512 {
                         std::hint::spin_loop();
                     }

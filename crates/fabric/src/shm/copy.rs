@@ -21,12 +21,15 @@ pub(super) use words::{copy_in, copy_out};
 mod moves {
     use std::arch::asm;
 
-    /// From these lengths on `rep movsq` beats vector moves: its start-up cost is paid back. Where
-    /// the caches lack what it writes, that takes longer.
+    /// From this length on `rep movsq` out of shared memory beats vector moves: its start-up cost
+    /// is paid back.
     const REP_OUT_BYTES_MIN: usize = 1024;
+    /// The same for copies into shared memory. `rep movsq` starts more slowly when the caches lack
+    /// the destination.
     const REP_IN_BYTES_MIN: usize = 4096;
-    /// From this length on a call is paid back.
-    const MIDDLE_BYTES_MIN: usize = 256;
+    /// From this length on a copy into shared memory calls [`lines`]. Inline, that loop would make
+    /// each of the many copies of short parts longer.
+    const LINES_BYTES_MIN: usize = 256;
 
     /// Copies `len` bytes out of memory that others write.
     ///
@@ -48,10 +51,7 @@ mod moves {
                 move_16(src, dst, 0);
                 let mut at = 16 - past;
                 while at + 64 < len {
-                    move_16(src, dst, at);
-                    move_16(src, dst, at + 16);
-                    move_16(src, dst, at + 32);
-                    move_16(src, dst, at + 48);
+                    move_64(src, dst, at);
                     at += 64;
                 }
                 while at + 16 < len {
@@ -99,7 +99,7 @@ mod moves {
             };
             // From here on a move that overlaps another writes the same bytes again.
             if len >= 16 {
-                let mut at = if len < MIDDLE_BYTES_MIN { 0 } else { lines(src, dst, len) };
+                let mut at = if len < LINES_BYTES_MIN { 0 } else { lines(src, dst, len) };
                 while at + 16 < len {
                     move_16(src, dst, at);
                     at += 16;
@@ -114,7 +114,7 @@ mod moves {
         }
     }
 
-    /// Copies the first bytes, 64 at a time. Returns how many: all but the last 1 to 64.
+    /// Copies 64 bytes at a time, and leaves the last 1 to 64. Returns the number of bytes copied.
     ///
     /// # Safety
     /// As for [`copy_out`].
@@ -122,13 +122,8 @@ mod moves {
     unsafe fn lines(src: *const u8, dst: *mut u8, len: usize) -> usize {
         let mut at = 0;
         while at + 64 < len {
-            // SAFETY: these are among the caller's `len` bytes.
-            unsafe {
-                move_16(src, dst, at);
-                move_16(src, dst, at + 16);
-                move_16(src, dst, at + 32);
-                move_16(src, dst, at + 48);
-            }
+            // SAFETY: the 64 bytes from `at` on are among the caller's `len` bytes.
+            unsafe { move_64(src, dst, at) };
             at += 64;
         }
         at
@@ -168,6 +163,19 @@ mod moves {
                 asm!("rep movsb", inout("rcx") len => _, inout("rsi") src => _,
                     inout("rdi") dst => _, options(nostack, preserves_flags));
             }
+        }
+    }
+
+    /// # Safety
+    /// 64 bytes from `at` on must be readable at `src`, and writable at `dst`.
+    #[inline(always)]
+    unsafe fn move_64(src: *const u8, dst: *mut u8, at: usize) {
+        // SAFETY: the caller vouches for the 64 bytes on both sides.
+        unsafe {
+            move_16(src, dst, at);
+            move_16(src, dst, at + 16);
+            move_16(src, dst, at + 32);
+            move_16(src, dst, at + 48);
         }
     }
 

@@ -152,25 +152,25 @@ impl ShmEndpoint {
     fn post_read(&self, at: RemoteAddr, len: usize) -> Result<*const u8> {
         self.count(Verb::Read, at, len);
         let place = self.locate(at, len, false)?.cast_const();
-        self.prefetch_lines(place, len);
+        self.each_line(place, len, copy::prefetch);
         Ok(place)
     }
 
-    /// Prefetches the first lines of `len` bytes.
+    /// Calls `hint` with the first lines of `len` bytes.
     #[inline(always)]
-    pub(super) fn prefetch_lines(&self, place: *const u8, len: usize) {
+    pub(super) fn each_line(&self, place: *const u8, len: usize, hint: impl Fn(*const u8)) {
         // These branches follow from the length, which is often the same. The number of lines
         // follows from the place as well, and would be guessed wrong.
-        copy::prefetch(place);
+        hint(place);
         if len > CACHE_LINE_BYTES {
             let len = len.min(PREFETCH_LINES_MAX * CACHE_LINE_BYTES);
             let mut at = CACHE_LINE_BYTES;
             while at < len {
-                copy::prefetch(place.wrapping_add(at));
+                hint(place.wrapping_add(at));
                 at += CACHE_LINE_BYTES;
             }
         }
-        copy::prefetch(place.wrapping_add(len).wrapping_sub(1));
+        hint(place.wrapping_add(len).wrapping_sub(1));
     }
 
     /// Posts a READ of `words` words.
@@ -219,7 +219,7 @@ unsafe impl Post for ShmEndpoint {
         if !at.offset().is_multiple_of(8) {
             return Err(self.misaligned(at, len));
         }
-        self.prefetch_lines(place, len);
+        self.each_line(place, len, copy::prefetch);
         *remote += u64::from(at.region() != self.home);
         Ok(place)
     }
@@ -471,16 +471,7 @@ impl Fabric for ShmEndpoint {
     #[inline(always)]
     fn will_store(&self, at: RemoteAddr, len: usize) {
         if let Ok(place) = self.locate(at, len, true) {
-            copy::prefetch_to_write(place);
-            if len > 8 {
-                let most = len.min(PREFETCH_LINES_MAX * CACHE_LINE_BYTES);
-                let mut at = CACHE_LINE_BYTES;
-                while at + CACHE_LINE_BYTES < most {
-                    copy::prefetch_to_write(place.wrapping_add(at));
-                    at += CACHE_LINE_BYTES;
-                }
-                copy::prefetch_to_write(place.wrapping_add(len - 1));
-            }
+            self.each_line(place, len, copy::prefetch_to_write);
         }
     }
 

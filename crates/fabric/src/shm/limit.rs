@@ -107,7 +107,7 @@ impl<N: Names> BareGets<'_, N> {
             if step >= AHEAD && step - AHEAD < len {
                 let place = self.entry(self.words[step - AHEAD])?;
                 places[step % AHEAD] = place;
-                self.endpoint.prefetch_lines(place, self.len);
+                self.endpoint.each_line(place, self.len, copy::prefetch);
             }
         }
         Ok(())

@@ -44,7 +44,7 @@ pub struct Client<F: Fabric> {
     pub(super) waits: RefCell<VecDeque<Wait>>,
     /// The number of lanes that look at a wait, which is not in the list meanwhile.
     pub(super) looking: Cell<u32>,
-    /// The lanes that look for room.
+    /// The lanes that look for memory, and whose turn it is.
     pub(super) turns: Turns,
     /// How often a lane has made room. A lane that found no room looks again if this has changed.
     pub(super) rooms: Cell<u64>,

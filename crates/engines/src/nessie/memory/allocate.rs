@@ -18,11 +18,10 @@ use crate::nessie::layout::slab::Class;
 
 /// The number of resting entries that is worth a grace period while there is still memory.
 const PARKED_ENTRIES: usize = 256;
-/// The pause between two looks when only pinned entries are free: other lanes go on meanwhile.
-const PIN_POLL_US: u64 = 50;
-/// The same when other lanes have the free entries.
-const TURN_POLL_US: u64 = 50;
-const _: () = assert!(PIN_POLL_US <= LANES_PAUSE_US_MAX && TURN_POLL_US <= LANES_PAUSE_US_MAX);
+/// The pause between two looks when the free entries are pinned or held by other lanes. The other
+/// lanes go on meanwhile.
+const HELD_POLL_US: u64 = 50;
+const _: () = assert!(HELD_POLL_US <= LANES_PAUSE_US_MAX);
 
 impl<F: Fabric> Client<F> {
     /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: only that
@@ -35,17 +34,19 @@ impl<F: Fabric> Client<F> {
         entry_len: usize,
     ) -> Result<(Own, Pin<'_, F>), EngineError> {
         let class = self.map.classes.of(entry_len);
+        // Written out instead of a call of `take`: its result would go through memory, which costs
+        // a PUT five per cent.
         let epoch = self.session.pin(&self.fabric)?;
         let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
         if let Some(own) = taken {
             return Ok((own, epoch));
         }
         drop(epoch);
-        // Boxed, so that the future is as small as most operations need it.
+        // The rare future is boxed, so that the future of every other operation is small.
         Box::pin(self.take_later(class)).await
     }
 
-    /// Takes an entry of those that are known, inside an epoch.
+    /// Takes one of the entries that the client knows to be free, inside an epoch.
     fn take(&self, class: Class) -> Result<Option<(Own, Pin<'_, F>)>, EngineError> {
         let epoch = self.session.pin(&self.fabric)?;
         let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
@@ -54,7 +55,7 @@ impl<F: Fabric> Client<F> {
 
     /// Makes room for an entry, and takes it.
     async fn take_later(&self, class: Class) -> Result<(Own, Pin<'_, F>), EngineError> {
-        let lane = Lane::of(&self.turns);
+        let mut lane = Lane::of(&self.turns);
         let until = self.fabric.now_us() + self.timeout_us;
         let (mut sweep, mut waits_for_pin) = (true, false);
         loop {
@@ -62,7 +63,7 @@ impl<F: Fabric> Client<F> {
             let is_late = now > until;
             if waits_for_pin && !is_late {
                 // To look for other memory again and again would close slabs that others use.
-                self.fabric.pause(PIN_POLL_US).await;
+                self.fabric.pause(HELD_POLL_US).await;
                 self.sweep_some(class, SWEEP_SLABS, 1).await?;
                 if let Some(held) = self.take(class)? {
                     return Ok(held);
@@ -80,14 +81,14 @@ impl<F: Fabric> Client<F> {
                 Err(EngineError::OutOfMemory { .. }) if !is_late && self.has_pinned(class) => {
                     waits_for_pin = true;
                 }
-                // Other lanes had entries while this one looked, and may have freed some behind it.
+                // Another lane may have held or freed the entry that this lane did not find.
                 Err(EngineError::OutOfMemory { .. })
                     if !is_late && (was_disturbed || is_disturbed()) =>
                 {
-                    lane.wait_for_turn(&self.fabric, TURN_POLL_US).await;
+                    lane.wait_for_turn(&self.fabric, HELD_POLL_US).await;
                 }
-                // The room was one that others always take first, or that only damaged notes
-                // promise.
+                // Other clients always take the room first, or damaged notes promise room that does
+                // not exist.
                 Ok(()) if is_late => {
                     return Err(match waits_for_pin {
                         true => self.out_of_memory(class),

@@ -24,8 +24,7 @@ impl<F: Fabric> Client<F> {
         expect: Expect,
         options: PutOptions,
     ) -> Result<Conditional, EngineError> {
-        let mut draft = self.draft(key, DraftValue::Bytes(value), 0, options)?;
-        draft.version = self.stamp().await?;
+        let draft = self.draft(key, DraftValue::Bytes(value), 0, options).await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
         self.write(&draft, own).await?;
         let installed = self.install(&draft, own, epoch, expect.into()).await?;
@@ -39,8 +38,7 @@ impl<F: Fabric> Client<F> {
     /// As [`Client::put`], and [`EngineError::NotACounter`].
     pub async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
         let number = DraftValue::Number(Cell::new(add));
-        let mut draft = self.draft(key, number, 0, PutOptions::default())?;
-        draft.version = self.stamp().await?;
+        let draft = self.draft(key, number, 0, PutOptions::default()).await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
         self.write(&draft, own).await?;
         Ok(self.install(&draft, own, epoch, Rule::Add(add)).await?.before())

@@ -125,9 +125,21 @@ impl Draft<'_> {
 }
 
 impl<F: Fabric> Client<F> {
-    /// A draft without a version.
+    /// A draft with a version of its own.
+    pub(in crate::nessie) async fn draft<'a>(
+        &self,
+        key: &'a [u8],
+        value: DraftValue<'a>,
+        flags: u16,
+        options: PutOptions,
+    ) -> Result<Draft<'a>, EngineError> {
+        let draft = self.unstamped(key, value, flags, options)?;
+        Ok(Draft { version: self.stamp().await?, ..draft })
+    }
+
+    /// A draft whose version the caller sets. It is no future, so PUT has it without a copy.
     #[inline(always)]
-    pub(in crate::nessie) fn draft<'a>(
+    pub(super) fn unstamped<'a>(
         &self,
         key: &'a [u8],
         value: DraftValue<'a>,
@@ -198,7 +210,8 @@ impl<F: Fabric> Client<F> {
         buf: &mut Buf,
     ) -> Result<(), EngineError> {
         let DraftValue::Bytes(value) = draft.value else { unreachable!("the draft has bytes") };
-        if value.len() > STORE_AT_ONCE_BYTES_MAX || self.map.shape.options.checksums {
+        let is_short = value.len() <= STORE_AT_ONCE_BYTES_MAX;
+        if !is_short || self.map.shape.options.checksums || draft.flags & flags::EXPIRES != 0 {
             return self.write_apart(draft, own, value);
         }
         buf.clear();
@@ -209,6 +222,7 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
+    /// As [`Self::write_bytes`], outside the loop that writes short entries.
     #[inline(never)]
     fn write_apart(&self, draft: &Draft<'_>, own: &Own, value: &[u8]) -> Result<(), EngineError> {
         self.write_bytes(draft, *own, value)

@@ -38,7 +38,7 @@ impl<F: Fabric> Client<F> {
         value: &[u8],
         options: PutOptions,
     ) -> Result<u64, EngineError> {
-        let mut draft = self.draft(key, DraftValue::Bytes(value), flags::BLIND, options)?;
+        let mut draft = self.unstamped(key, DraftValue::Bytes(value), flags::BLIND, options)?;
         draft.version = self.stamp().await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
         if !self.one_by_one || self.cache.is_some() {

@@ -35,8 +35,7 @@ impl<F: Fabric> Client<F> {
         len: usize,
         options: PutOptions,
     ) -> Result<Reservation<'_, F>, EngineError> {
-        let mut draft = self.draft(key, DraftValue::InPlace(len), flags::BLIND, options)?;
-        draft.version = self.stamp().await?;
+        let draft = self.draft(key, DraftValue::InPlace(len), flags::BLIND, options).await?;
         let held = self.allocate(draft.entry_len()).await?;
         let draft = Draft { key: &[], value: DraftValue::InPlace(len), ..draft };
         Ok(Reservation { client: self, key: key.to_vec(), draft, held: Some(held) })

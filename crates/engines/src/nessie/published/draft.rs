@@ -35,9 +35,7 @@ impl<F: Fabric> Client<F> {
         value: DraftValue<'a>,
         options: PutOptions,
     ) -> Result<Draft<'a>, EngineError> {
-        let mut draft = self.base.draft(key, value, flags::STATUS, options)?;
-        draft.version = self.base.stamp().await?;
-        Ok(draft)
+        self.base.draft(key, value, flags::STATUS, options).await
     }
 
     /// Writes an entry into owned memory, pending; its generation is there already.

@@ -21,10 +21,9 @@ use crate::{Result, Table, Value, Version};
 /// [`PINS_MAX`](crate::limits::PINS_MAX) values pinned at a time. A pin does not outlive its table;
 /// if the process dies, its pins end with its session.
 ///
-/// Pins stand in the region of the client's own node. If that node loses its region while the
-/// client is attached (somebody removes the file and starts the node again, which warns of it),
-/// clients that attach later know nothing of the pins, and may use memory of other nodes that they
-/// hold.
+/// The region of the client's own node holds the pins. An operator may remove that region while the
+/// client is attached, and start the node again. The node then warns of other memory, and clients
+/// that attach later do not see the pins: they may reuse memory of other nodes that is pinned.
 ///
 /// The bytes are shared with the processes that may write the table: those of the node's user, and
 /// root's. Those that use this library leave the bytes alone. A child that was forked must not read
