@@ -20,6 +20,7 @@ use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::Ite;
 use loch_engines::nessie::{Client, Conditional, Expect, PutOptions};
+use loch_engines::operation::Found;
 use loch_engines::region::EPOCH_OFFSET;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, RegionId, lanes::block_on};
@@ -86,7 +87,8 @@ fn a_random_workload_agrees_with_a_map() {
                 0 => vec![7; 5000],
                 n => format!("key {n}").into_bytes(),
             };
-            match rng.random_range(0..10) {
+            match rng.random_range(0..13) {
+                10.. => operate_on_many(client, &mut model, &mut rng),
                 0..5 => assert_eq!(get(client, &key), model.get(&key).cloned()),
                 5..8 => {
                     let len = match rng.random_range(0..50) {
@@ -121,6 +123,51 @@ fn a_random_workload_agrees_with_a_map() {
             assert_eq!(get(&clients[0], key).as_ref(), Some(value));
         }
         assert_sound(&clients[0]);
+    }
+}
+
+/// A batch of any kind, on keys some of which are twice in it.
+fn operate_on_many(
+    client: &Client<ShmEndpoint>,
+    model: &mut HashMap<Vec<u8>, Vec<u8>>,
+    rng: &mut ChaCha8Rng,
+) {
+    let mut keys: Vec<_> = (0..rng.random_range(1..=40))
+        .map(|_| format!("key {}", rng.random_range(1..200)).into_bytes())
+        .collect();
+    match rng.random_range(0..4) {
+        0 => {
+            let mut seen = vec![None; keys.len()];
+            let found = |key: usize, found: Option<Found<'_>>| {
+                seen[key] = Some(found.map(|found| found.value.to_vec()));
+            };
+            block_on(client.get_many(&keys, found)).unwrap();
+            for (key, seen) in keys.iter().zip(seen) {
+                assert_eq!(seen, Some(model.get(key).cloned()), "{key:?}");
+            }
+        }
+        1 => {
+            let mut seen = vec![None; keys.len()];
+            block_on(client.contains_many(&keys, |key, has| seen[key] = Some(has))).unwrap();
+            let expected = keys.iter().map(|key| Some(model.contains_key(key)));
+            assert_eq!(seen, expected.collect::<Vec<_>>());
+        }
+        2 => {
+            let value = |_| vec![rng.random(); rng.random_range(0..2000)];
+            let pairs: Vec<_> = keys.iter().cloned().zip((0..).map(value)).collect();
+            let mut stored = vec![0; pairs.len()];
+            block_on(client.put_many(&pairs, |pair, _| stored[pair] += 1)).unwrap();
+            assert_eq!(stored, vec![1; pairs.len()]);
+            model.extend(pairs);
+        }
+        _ => {
+            keys.sort();
+            keys.dedup();
+            let mut seen = vec![None; keys.len()];
+            block_on(client.delete_many(&keys, |key, had| seen[key] = Some(had))).unwrap();
+            let expected = keys.iter().map(|key| Some(model.remove(key).is_some()));
+            assert_eq!(seen, expected.collect::<Vec<_>>());
+        }
     }
 }
 

@@ -229,8 +229,8 @@ impl Plant {
             (_, Bug::DestinationStays) => 9_623,
             (_, Bug::StatusNotReread) => 3_115,
             (_, Bug::IdleBeforeStores) => 12_112,
-            (_, Bug::BatchUnpinned) => 24_748,
-            (_, Bug::BatchRestUnpinned) => 13_368,
+            (_, Bug::BatchUnpinned) => 34_611,
+            (_, Bug::BatchRestUnpinned) => 15_919,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,
         })

@@ -12,8 +12,12 @@ pub fn near(random: &mut impl Rng) -> Setting {
     let mut setting = others[random.random_range(0..others.len())].setting(random);
     setting.profile = Profile { retry_ns: setting.profile.retry_ns, ..Profile::ONE_HOST };
     let options = &mut setting.table.options;
-    (options.cache, options.batched_reads, options.checksums) = (Some(false), Some(false), false);
+    options.checksums = false;
     with_batches(&mut setting, random);
+    // The single operations beside the batches, and what batches leave to the general path.
+    let options = &mut setting.table.options;
+    options.cache = Some(random.random_bool(0.25));
+    options.batched_reads = Some(random.random_bool(0.25));
     setting
 }
 

@@ -9,6 +9,8 @@
 //! Generations in words start over some day; a line that was not confirmed for two epochs is
 //! therefore not used (see [`crate::epoch`], invariant 4).
 
+use std::iter;
+
 use crate::nessie::layout::dte::Header;
 use crate::nessie::layout::ite::Ite;
 use crate::net::CacheLimits;
@@ -21,33 +23,35 @@ const WAYS: usize = 4;
 /// way.
 #[derive(Debug)]
 pub(in crate::nessie) struct Cache {
-    sets: Vec<[Option<Line>; WAYS]>,
+    sets: Vec<[Option<Kept>; WAYS]>,
     entry_bytes_max: usize,
     clock: u64,
 }
 
-#[derive(Clone, Debug)]
+/// What a line says about an entry, but for its bytes.
+#[derive(Clone, Copy, Debug)]
 pub(in crate::nessie) struct Line {
-    hash: u64,
     pub slot: usize,
     pub word: Ite,
+    pub header: Header,
+    /// Whether the line has all bytes of the entry.
+    pub has_value: bool,
+}
+
+/// A line as the cache keeps it.
+#[derive(Debug)]
+pub(in crate::nessie) struct Kept {
+    hash: u64,
+    pub line: Line,
     /// The entry's bytes: up to its key, or all of them.
-    pub bytes: Vec<u8>,
+    bytes: Vec<u8>,
     /// The epoch that the session announced when the word was last seen in its slot. It is not
     /// newer than the epoch of the operation that saw the word.
     epoch: u64,
     used: u64,
 }
 
-impl Line {
-    pub fn header(&self) -> Header {
-        Header::read(&self.bytes).expect("a line has a header")
-    }
-
-    pub fn has_value(&self) -> bool {
-        self.bytes.len() >= self.header().entry_len()
-    }
-
+impl Kept {
     pub fn is_old(&self, epoch: u64) -> bool {
         epoch.saturating_sub(self.epoch) > 1 && !planted::is(Bug::CacheOfAnyAge)
     }
@@ -57,49 +61,53 @@ impl Cache {
     pub fn new(limits: CacheLimits) -> Self {
         let sets = (limits.lines / WAYS).next_power_of_two().max(1);
         Self {
-            sets: vec![Default::default(); sets],
+            sets: iter::repeat_with(Default::default).take(sets).collect(),
             entry_bytes_max: limits.entry_bytes_max,
             clock: 0,
         }
     }
 
-    fn set(&mut self, hash: u64) -> &mut [Option<Line>; WAYS] {
+    #[inline]
+    fn set(&mut self, hash: u64) -> &mut [Option<Kept>; WAYS] {
         let at = hash as usize & (self.sets.len() - 1);
         &mut self.sets[at]
     }
 
-    pub fn line(&mut self, hash: u64, key: &[u8], epoch: u64) -> Option<Line> {
+    /// The line of a key, and the bytes of the entry that it has.
+    #[inline]
+    pub fn line(&mut self, hash: u64, key: &[u8], epoch: u64) -> Option<(Line, &[u8])> {
         self.clock += 1;
         let clock = self.clock;
-        let line = self.set(hash).iter_mut().flatten().find(|l| l.hash == hash)?;
-        let header = line.header();
-        if line.is_old(epoch) || &line.bytes[header.key_at()..header.value_at()] != key {
+        let kept = self.set(hash).iter_mut().flatten().find(|kept| kept.hash == hash)?;
+        let header = &kept.line.header;
+        if kept.is_old(epoch) || &kept.bytes[header.key_at()..header.value_at()] != key {
             return None;
         }
-        line.used = clock;
-        Some(line.clone())
+        kept.used = clock;
+        Some((kept.line, &kept.bytes))
     }
 
     /// All lines, for tests that look into caches.
     #[cfg(feature = "planted")]
-    pub fn lines(&self) -> impl Iterator<Item = &Line> {
+    pub fn lines(&self) -> impl Iterator<Item = &Kept> {
         self.sets.iter().flatten().flatten()
     }
 
     pub fn forget(&mut self, hash: u64) {
-        for line in self.set(hash) {
-            if line.as_ref().is_some_and(|l| l.hash == hash) {
-                *line = None;
+        for kept in self.set(hash) {
+            if kept.as_ref().is_some_and(|kept| kept.hash == hash) {
+                *kept = None;
             }
         }
     }
 
     /// Takes note that the word was just seen in its slot. The line may hold another word by now:
     /// another lane may have remembered a word that it saw long ago.
+    #[inline]
     pub fn confirm(&mut self, hash: u64, word: Ite, epoch: u64) {
-        for line in self.set(hash).iter_mut().flatten() {
-            if line.hash == hash && line.word == word {
-                line.epoch = epoch;
+        for kept in self.set(hash).iter_mut().flatten() {
+            if kept.hash == hash && kept.line.word == word {
+                kept.epoch = epoch;
             }
         }
     }
@@ -107,16 +115,16 @@ impl Cache {
     pub fn keep(&mut self, hash: u64, slot: usize, word: Ite, entry: &[u8], epoch: u64) {
         let header = Header::read(entry).expect("a validated entry has a header");
         let len = header.entry_len();
-        let kept =
-            if len <= self.entry_bytes_max && len <= entry.len() { len } else { header.value_at() };
+        let has_value = len <= self.entry_bytes_max && len <= entry.len();
+        let bytes = entry[..if has_value { len } else { header.value_at() }].to_vec();
         self.clock += 1;
-        let line =
-            Line { hash, slot, word, bytes: entry[..kept].to_vec(), epoch, used: self.clock };
+        let line = Line { slot, word, header, has_value };
+        let kept = Kept { hash, line, bytes, epoch, used: self.clock };
         let set = self.set(hash);
-        let same = set.iter().position(|l| l.as_ref().is_some_and(|l| l.hash == hash));
-        let oldest = || (0..WAYS).min_by_key(|w| set[*w].as_ref().map_or(0, |l| l.used));
+        let same = set.iter().position(|kept| kept.as_ref().is_some_and(|kept| kept.hash == hash));
+        let oldest = || (0..WAYS).min_by_key(|w| set[*w].as_ref().map_or(0, |kept| kept.used));
         let way = same.or_else(oldest).expect("a set has lines");
-        set[way] = Some(line);
+        set[way] = Some(kept);
     }
 }
 
@@ -143,9 +151,9 @@ mod tests {
         let mut cache = Cache::new(CacheLimits { lines: 4, entry_bytes_max: whole.len() });
         let mut kept = |entry: &[u8]| {
             cache.keep(1, 0, Ite(1), entry, 0);
-            let line = cache.line(1, KEY, 0).unwrap();
-            assert_eq!(line.bytes, entry[..line.bytes.len()]);
-            (line.bytes.len(), line.has_value())
+            let (line, bytes) = cache.line(1, KEY, 0).unwrap();
+            assert_eq!(bytes, &entry[..bytes.len()]);
+            (bytes.len(), line.has_value)
         };
         let key_end = whole.len() - 100;
         assert_eq!(kept(&whole), (whole.len(), true));
@@ -180,7 +188,7 @@ mod tests {
             keep(&mut cache, new, 0);
             let is_known = |hash: &u64| {
                 let lines = cache.sets[0].iter().flatten();
-                lines.map(|line| line.hash).any(|known| known == *hash)
+                lines.map(|kept| kept.hash).any(|known| known == *hash)
             };
             assert!(is_known(&new) && !is_known(&gone), "{new} for {gone}");
             assert_eq!((1..=9).filter(is_known).count(), WAYS);
@@ -201,7 +209,7 @@ mod tests {
         cache.keep(hash, 0, new, &entry, 3);
         cache.keep(hash, 0, old, &entry, 1);
         cache.confirm(hash, new, 3);
-        assert!(cache.line(hash, key, 2).is_some_and(|line| line.word == old));
+        assert!(cache.line(hash, key, 2).is_some_and(|(line, _)| line.word == old));
         assert!(cache.line(hash, key, 3).is_none(), "it is two epochs old");
         cache.confirm(hash, old, 3);
         assert!(cache.line(hash, key, 3).is_some());

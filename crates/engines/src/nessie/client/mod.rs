@@ -55,6 +55,9 @@ pub struct Client<F: Fabric> {
     /// Whether buckets are read one after the other, and checked only by generation: where a round
     /// trip is cheap. Otherwise all buckets are read in one doorbell.
     pub(super) one_by_one: bool,
+    /// Whether all memory is mapped, so that a batch needs no doorbells: the steps of its keys
+    /// overlap, whatever the table's options say about single operations.
+    pub(super) is_near: bool,
     /// Bytes to read of an entry of unknown length: the length of the last entry.
     pub(super) read_hint: Cell<usize>,
     /// Buffers for keys, used again and again.
@@ -137,12 +140,12 @@ impl<F: Fabric> Client<F> {
             tables.truncate(1);
         }
         let cached = options.cache.unwrap_or(dear);
+        let is_near = fabric.caps().validation == Validation::Reread && !session.is_observer();
         Self {
             tables,
             cache: cached.then(|| RefCell::new(Cache::new(cache))),
-            one_by_one: !(options.batched_reads.unwrap_or(dear)
-                || session.is_observer()
-                || fabric.caps().validation == Validation::Checksum),
+            one_by_one: is_near && !options.batched_reads.unwrap_or(dear),
+            is_near,
             read_hint: Cell::new(0),
             alloc: RefCell::default(),
             waits: RefCell::default(),

@@ -20,7 +20,7 @@ impl<F: Fabric> Client<F> {
         let _epoch = self.session.pin(&self.fabric)?;
         if let Some(line) = self.cached(&candidates, key) {
             self.forget(&candidates);
-            let header = line.header();
+            let header = line.header;
             let plain = header.flags & flags::EXPIRES == 0;
             let unmoved = self.map.codec.is_unmoved(line.word);
             // Linearization point of a warm DELETE (protocol D3).

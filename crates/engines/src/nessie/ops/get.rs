@@ -150,7 +150,6 @@ impl<F: Fabric> Client<F> {
         Ok(self.fabric.reload(at)? == header.generation || planted::is(Bug::TornReadsBelieved))
     }
 
-    #[cold]
     async fn get_remembered(
         &self,
         hash: KeyHash,

@@ -141,7 +141,7 @@ impl<F: Fabric> Client<F> {
         let Some(line) = self.cached(candidates, draft.key) else {
             return Ok(None);
         };
-        let header = line.header();
+        let header = line.header;
         let allowed = match rule {
             Rule::Always => true,
             Rule::IfVersion(version) => {

@@ -22,15 +22,13 @@ impl<F: Fabric> Client<F> {
         key: &[u8],
         mut buf: Buf,
     ) -> Result<Result<Value, Buf>, EngineError> {
-        let Some(line) = self.cached(candidates, key) else {
+        let Some(line) = self.cached_into(candidates, key, &mut buf) else {
             return Ok(Err(buf));
         };
-        let (slot, header) = (candidates.slot(line.slot), line.header());
-        if line.has_value() {
+        let (slot, header) = (candidates.slot(line.slot), line.header);
+        if line.has_value {
             if planted::is(Bug::CacheOutlivesReuse) || self.read_word(slot).await? == line.word.0 {
                 self.confirm(candidates, line.word);
-                buf.clear();
-                buf.extend_from_slice(&line.bytes);
                 return Ok(Ok(header.value_in(buf)));
             }
         } else {
@@ -54,11 +52,29 @@ impl<F: Fabric> Client<F> {
         Ok(Err(buf))
     }
 
+    /// What the client remembers of a key.
     pub(super) fn cached(&self, candidates: &Candidates, key: &[u8]) -> Option<Line> {
-        let cache = self.cache.as_ref()?;
-        cache.borrow_mut().line(candidates.hash.name(), key, self.session.epoch())
+        let mut cache = self.cache.as_ref()?.borrow_mut();
+        let (line, _) = cache.line(candidates.hash.name(), key, self.session.epoch())?;
+        Some(line)
     }
 
+    /// The same, with the bytes that it remembers.
+    #[inline]
+    pub(super) fn cached_into(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        buf: &mut Buf,
+    ) -> Option<Line> {
+        let mut cache = self.cache.as_ref()?.borrow_mut();
+        let (line, bytes) = cache.line(candidates.hash.name(), key, self.session.epoch())?;
+        buf.clear();
+        buf.extend_from_slice(bytes);
+        Some(line)
+    }
+
+    #[inline]
     pub(super) fn confirm(&self, candidates: &Candidates, word: Ite) {
         if let Some(cache) = &self.cache {
             cache.borrow_mut().confirm(candidates.hash.name(), word, self.seen_epoch());
@@ -82,10 +98,10 @@ impl<F: Fabric> Client<F> {
         let Some(cache) = &self.cache else { return false };
         let (codec, epoch) = (&self.map.codec, self.session.judges_by(home_epoch));
         let named = generation & codec.gen_mask();
-        cache.borrow().lines().any(|line| {
-            codec.place(line.word) == place
-                && codec.generation(line.word) == named
-                && !line.is_old(epoch)
+        cache.borrow().lines().any(|kept| {
+            codec.place(kept.line.word) == place
+                && codec.generation(kept.line.word) == named
+                && !kept.is_old(epoch)
         })
     }
 

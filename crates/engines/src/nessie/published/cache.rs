@@ -30,13 +30,14 @@ impl<F: Fabric> Client<F> {
     ) -> Option<Dte> {
         let cache = self.base.cache.as_ref().filter(|_| self.base.session.is_working())?;
         let (name, epoch) = (name_of(word), self.base.session.epoch());
-        let line = cache.borrow_mut().line(name, key, epoch)?;
-        if line.word != word || with_value && !line.has_value() {
+        let mut cache = cache.borrow_mut();
+        let (line, bytes) = cache.line(name, key, epoch)?;
+        if line.word != word || with_value && !line.has_value {
             return None;
         }
-        cache.borrow_mut().confirm(name, word, self.base.seen_epoch());
         buf.clear();
-        buf.extend_from_slice(&line.bytes);
+        buf.extend_from_slice(bytes);
+        cache.confirm(name, word, self.base.seen_epoch());
         Dte::read(buf)
     }
 

@@ -57,7 +57,7 @@ impl<F: Fabric> Client<F> {
         self.find_doomed(batch, keys, entry_len).await?;
         self.take_out(batch, &mut deleted).await?;
         drop(epoch);
-        if self.one_by_one {
+        if self.is_near {
             for key in &batch.rest {
                 let key = usize::from(*key);
                 deleted(key, self.delete(keys[key].as_ref()).await?);
@@ -78,7 +78,7 @@ impl<F: Fabric> Client<F> {
         keys: &[K],
         entry_len: usize,
     ) -> Result<(), EngineError> {
-        if !self.one_by_one {
+        if !self.is_near {
             for (look, key) in batch.looks.iter_mut().zip(keys) {
                 *look = Look::begin(&self.map, KeyHash::of(&self.map, key.as_ref()));
             }

@@ -8,7 +8,7 @@
 //! word was replaced goes the usual way.
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;
-use loch_fabric::{Chase, Fabric, RemoteAddr, Step};
+use loch_fabric::{Buf, Chase, Fabric, RemoteAddr, Step};
 
 use crate::error::EngineError;
 use crate::limits::BATCH_ENTRY_BYTES_MAX;
@@ -34,16 +34,19 @@ impl<F: Fabric> Client<F> {
     /// The first step of such a look: the remembered entry, if the bucket still shows its word.
     /// Otherwise the look is where it goes on: in the bucket, if the word is there, else at its
     /// beginning.
+    ///
+    /// `buf` gets the bytes that are remembered.
     pub(super) fn look_remembered(
         &self,
         look: &mut Look,
         key: &[u8],
         bucket: &[u64; BUCKET_WORDS_MAX],
+        buf: &mut Buf,
     ) -> Option<Line> {
         let read = std::mem::replace(look, Look::begin(&self.map, look.hash)).slot;
         let candidates = Candidates::from_hash(&self.map, look.hash);
         // Another lane may have another line by now.
-        let line = self.cached(&candidates, key)?;
+        let line = self.cached_into(&candidates, key, buf)?;
         let (at, position) = bucket_of(&candidates, &line);
         if at != read || bucket[position] != line.word.0 {
             self.forget(&candidates);
@@ -93,7 +96,7 @@ impl<F: Fabric> Client<F> {
         let look = &mut batch.looks[number];
         let candidates = Candidates::from_hash(&self.map, look.hash);
         let Some(line) = self.cached(&candidates, key) else { return false };
-        let header = line.header();
+        let header = line.header;
         let is_plain = header.flags & flags::EXPIRES == 0;
         if !self.map.codec.is_unmoved(line.word) || plain_only && !is_plain {
             return false;

@@ -8,6 +8,7 @@ use crate::error::EngineError;
 use crate::limits::{BATCH_BUF_BYTES_MAX, BATCH_ENTRY_BYTES_MAX, BATCH_KEYS};
 use crate::nessie::client::Client;
 use crate::nessie::client::batch::{Batch, Look};
+use crate::nessie::client::cache::Line;
 use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::ops::read::Want;
@@ -59,7 +60,7 @@ impl<F: Fabric> Client<F> {
         let mut done = Ok(());
         for (begin, keys) in (0..).step_by(BATCH_KEYS).zip(keys.chunks(BATCH_KEYS)) {
             let found = |key, value: Option<Found<'_>>| found(begin + key, value);
-            done = match self.one_by_one {
+            done = match self.is_near {
                 true => self.look_at_batch(&mut batch, keys, want, found).await,
                 // Boxed, so that the future is as small as batches on one host need it.
                 false => Box::pin(self.look_at_far(&mut batch, keys, want, found)).await,
@@ -295,20 +296,23 @@ impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'a,
     /// The first step of a look for a remembered key.
     fn step_remembered(&mut self, number: usize, bucket: &[u64; BUCKET_WORDS_MAX]) -> Step {
         let (key, look) = (self.keys[number].as_ref(), &mut self.batch.looks[number]);
-        let read = look.slot;
-        if let Some(line) = self.client.look_remembered(look, key, bucket) {
-            let (header, want) = (line.header(), self.want);
-            let is_plain = header.flags & flags::EXPIRES == 0;
-            if is_plain && (want == Want::Key || line.has_value()) {
-                let value = match want {
-                    Want::Key => &[],
-                    Want::Value => &line.bytes[header.value_at()..header.entry_len()],
-                };
-                // Linearization point of a warm hit (protocol G5): the READ of the bucket.
-                let version = header.version;
-                (self.found)(number, Some(Found { version, value, expires_at_ms: None }));
-                return Step::End;
-            }
+        let (read, want) = (look.slot, self.want);
+        let mut entry = self.client.spare.take();
+        let line = self.client.look_remembered(look, key, bucket, &mut entry);
+        let is_plain = |line: &Line| line.header.flags & flags::EXPIRES == 0;
+        let line = line.filter(|line| is_plain(line) && (want == Want::Key || line.has_value));
+        if let Some(Line { header, .. }) = line {
+            let value = match want {
+                Want::Key => &[],
+                Want::Value => &entry[header.value_at()..header.entry_len()],
+            };
+            // Linearization point of a warm hit (protocol G5): the READ of the bucket.
+            let version = header.version;
+            (self.found)(number, Some(Found { version, value, expires_at_ms: None }));
+        }
+        self.client.spare.give_back(entry);
+        if line.is_some() {
+            return Step::End;
         }
         match look.slot == read {
             true => self.client.step(self.batch, number, bucket, self.entry_len),

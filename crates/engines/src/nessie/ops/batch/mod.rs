@@ -35,15 +35,11 @@ use crate::nessie::ops::read::{Want, has_sums};
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
-    /// Whether batches are worth it: where round trips are cheap and not saved by a cache, or where
-    /// many keys share them over a network, if entries are short. Otherwise as many single
-    /// operations, in lanes, cost less.
+    /// Whether batches are worth it: in shared memory, and if entries are short over a network.
+    /// Otherwise as many single operations, in lanes, cost less.
     #[inline]
     pub fn takes_batches(&self) -> bool {
-        if self.one_by_one {
-            return self.cache.is_none();
-        }
-        self.has_stages() && self.read_hint.get() <= BATCH_ENTRY_BYTES_MAX
+        self.is_near || self.has_stages() && self.read_hint.get() <= BATCH_ENTRY_BYTES_MAX
     }
 
     /// Whether a batch is done in stages, whose entries are validated by their generations alone,
@@ -51,7 +47,7 @@ impl<F: Fabric> Client<F> {
     #[inline]
     fn has_stages(&self) -> bool {
         let by_checksum = self.fabric.caps().validation == Validation::Checksum;
-        self.one_by_one || by_checksum && !self.session.is_observer()
+        self.is_near || by_checksum && !self.session.is_observer()
     }
 
     /// From a key's bucket to the entry that its first match names, or to the next bucket. The end

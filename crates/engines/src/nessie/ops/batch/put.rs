@@ -121,7 +121,7 @@ impl<F: Fabric> Client<F> {
         pairs: &[(K, V)],
         entry_len: usize,
     ) -> Result<(), EngineError> {
-        if !self.one_by_one {
+        if !self.is_near {
             let key = |number: usize| pairs[number].0.as_ref();
             return Box::pin(self.find_far(batch, pairs.len(), key, false, entry_len)).await;
         }
@@ -179,7 +179,7 @@ impl<F: Fabric> Client<F> {
                 Err(error) => add_error(&mut result, error),
             }
         };
-        if self.one_by_one {
+        if self.is_near {
             for number in 0..batch.old.len() {
                 let old = batch.old[number];
                 let Swap { at, expect, new } = self.swap(batch, old);
