@@ -406,4 +406,10 @@ pub trait Fabric {
     /// Wakes the threads that sleep at these bells, if any do. They find what was stored or sent
     /// before. Bells that are not mapped are left out.
     fn ring(&self, _bells: &[RemoteAddr]) {}
+
+    /// Whether other threads need the core of this one, as its last yield has shown. A thread that
+    /// is woken then takes a core from another.
+    fn is_core_wanted(&self) -> bool {
+        false
+    }
 }

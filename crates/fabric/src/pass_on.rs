@@ -155,6 +155,7 @@ macro_rules! pass_on {
             bell: Option<$crate::RemoteAddr>) -> ());
     };
     (@ ring $to:ident) => { $crate::pass_on!(# $to ring(bells: &[$crate::RemoteAddr]) -> ()); };
+    (@ is_core_wanted $to:ident) => { $crate::pass_on!(# $to is_core_wanted() -> bool); };
     (@ yield_now $to:ident) => { $crate::pass_on!(# $to async yield_now() -> ()); };
     (@ message_bytes_max $to:ident) => { $crate::pass_on!(# $to message_bytes_max() -> usize); };
     (@ address $to:ident) => { $crate::pass_on!(# $to address() -> $crate::MessageAddress); };

@@ -23,7 +23,7 @@ pub struct Client<F: Fabric> {
 impl<F: Fabric> Client<F> {
     /// A client over `fabric`, to which all regions of `map` are attached.
     ///
-    /// If the session is an observer's, or its node or slot is not one of the map's.
+    /// # Panics
     /// If the session is an observer's, or not of a node and slot of the map.
     pub fn new(
         fabric: F,
@@ -89,6 +89,7 @@ impl<F: Fabric> Kv for Client<F> {
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         // Linearization point: nessie's GET's, or the worker's, if the worker found no value.
         let mut found = self.reader.get(key, buf).await;
+        self.asker.requester().was_busy();
         let mut attempts = Attempts::default();
         while may_not_write(&found) {
             if !self.expire(key).await? {
@@ -103,6 +104,7 @@ impl<F: Fabric> Kv for Client<F> {
 
     async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
         let found = self.reader.contains(key).await;
+        self.asker.requester().was_busy();
         if may_not_write(&found) { self.expire(key).await } else { found }
     }
 

@@ -119,11 +119,15 @@ impl<F: Fabric + Messages> Kv for Client<F> {
     }
 
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.reader.get(&self.fabric, key, buf).await
+        let found = self.reader.get(&self.fabric, key, buf).await;
+        self.requester.was_busy();
+        found
     }
 
     async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.reader.contains(&self.fabric, key).await
+        let found = self.reader.contains(&self.fabric, key).await;
+        self.requester.was_busy();
+        found
     }
 
     async fn execute(

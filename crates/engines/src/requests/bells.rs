@@ -3,7 +3,9 @@
 //! A worker sleeps at a word of its line, a client at a word of its session slot
 //! ([`RequestMap`]). Both follow the rule of bells ([`loch_fabric::shm::Bell`]): a sender looks at
 //! the receiver's bell after it has sent. It does so some time later, for all receivers at once:
-//! most of them are awake, and a look costs a fence. Only processes that map a word can ring there.
+//! most of them are awake, and a look costs a fence. A client that also works without its workers,
+//! as one of nessie-hybrid does for its GETs, lets them sleep a while longer where cores are short:
+//! one that wakes for each request takes the core of a client each time. Only processes that map a word can ring there.
 //! A receiver whose senders are on other hosts therefore does not sleep without looking now and
 //! then.
 
@@ -19,11 +21,18 @@ pub(crate) struct Rings {
     in_vain: Cell<u32>,
     /// All looks since the first of these receivers was sent something.
     looks: Cell<u32>,
+    /// Whether the sender did something for which it needs no receiver since a lane looked.
+    is_busy: Cell<bool>,
+    /// The end of the time for which a busy sender leaves these receivers asleep.
+    until_us: Cell<Option<u64>>,
 }
 
 /// A sender that always has something else to do looks at bells after each of its lanes has looked
 /// this often for it.
 const LOOKS_BEFORE_RINGING: u32 = 16;
+
+/// Where cores are short, a sender that is busy leaves receivers asleep for this long.
+const MORE_WITHIN_US: u64 = 300;
 
 impl Rings {
     /// Takes note of a receiver's bell, after a message was sent to it.
@@ -32,6 +41,7 @@ impl Rings {
         let mut due = self.due.borrow_mut();
         if due.is_empty() {
             self.looks.set(0);
+            self.until_us.set(None);
         }
         if !due.contains(&bell) {
             due.push(bell);
@@ -57,6 +67,11 @@ impl Rings {
         if self.due.borrow().is_empty() {
             return true;
         }
+        if self.waits_for_more(fabric) {
+            self.in_vain.set(0);
+            self.looks.set(0);
+            return false;
+        }
         let (in_vain, looks) = (self.in_vain.get() + 1, self.looks.get() + 1);
         self.in_vain.set(in_vain);
         self.looks.set(looks);
@@ -71,6 +86,24 @@ impl Rings {
     #[inline]
     pub fn found(&self) {
         self.in_vain.set(0);
+    }
+
+    /// The sender did something for which it needs no receiver.
+    #[inline]
+    pub fn was_busy(&self) {
+        self.is_busy.set(true);
+    }
+
+    /// Whether a sender that has something else to do leaves receivers asleep for now: where cores
+    /// are short, one that wakes takes the sender's core for one message.
+    fn waits_for_more(&self, fabric: &impl Fabric) -> bool {
+        if !self.is_busy.replace(false) || !fabric.is_core_wanted() {
+            return false;
+        }
+        let now = fabric.now_us();
+        let until = self.until_us.get().unwrap_or(now + MORE_WITHIN_US);
+        self.until_us.set(Some(until));
+        now < until
     }
 
     /// Wakes the receivers now: the sender has nothing else to do.
@@ -136,6 +169,59 @@ mod tests {
             rings.found();
         }
         assert!(rings.looked(&endpoint, 3) && is_rung(&endpoint, BELL));
+    }
+
+    /// The endpoint of a thread whose core others need, at a time.
+    struct Short {
+        endpoint: ShmEndpoint,
+        now_us: Cell<u64>,
+    }
+
+    impl Fabric for Short {
+        loch_fabric::pass_on!(
+            caps counters read_words read_bucket read read_word_and_bytes compare_swap fetch_add
+            write_unsignaled write is_mapped store store_before store_after announce load reload raw
+            posted is_settled wall_ms random ring pause => endpoint
+        );
+
+        fn now_us(&self) -> u64 {
+            self.now_us.get()
+        }
+
+        fn is_core_wanted(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_busy_client_wakes_workers_later_where_cores_are_short() {
+        let (short, rings) =
+            (Short { endpoint: endpoint(), now_us: Cell::new(0) }, Rings::default());
+        for begin in [1_000_000, 2_000_000] {
+            arm(&short.endpoint);
+            rings.note(BELL);
+            for us in [0, MORE_WITHIN_US - 1] {
+                short.now_us.set(begin + us);
+                rings.was_busy();
+                assert!(!rings.looked(&short, 1) && !is_rung(&short.endpoint, BELL));
+            }
+            short.now_us.set(begin + MORE_WITHIN_US);
+            rings.was_busy();
+            assert!(rings.looked(&short, 1) && is_rung(&short.endpoint, BELL));
+        }
+        // A client that does nothing else wakes them at once, and so does a busy one with a core.
+        for (is_busy, is_short) in [(false, true), (true, false)] {
+            arm(&short.endpoint);
+            rings.note(BELL);
+            if is_busy {
+                rings.was_busy();
+            }
+            let has_rung = match is_short {
+                true => rings.looked(&short, 1),
+                false => rings.looked(&short.endpoint, 1),
+            };
+            assert!(has_rung && is_rung(&short.endpoint, BELL));
+        }
     }
 
     #[test]

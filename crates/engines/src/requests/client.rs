@@ -182,6 +182,14 @@ impl<P, R> Requester<P, R> {
         fabric.counters().snapshot() + self.counts.beside()
     }
 
+    /// Called when the client has done an operation without its workers. A client that has more of
+    /// them to do wakes its workers later, for several requests at once: where cores are short, a
+    /// worker that wakes takes the core of a client.
+    #[inline]
+    pub fn was_busy(&self) {
+        self.rings.was_busy();
+    }
+
     /// Whether a request to this worker could be sent at once.
     #[inline]
     pub fn is_free(&self, to: WorkerId) -> bool {

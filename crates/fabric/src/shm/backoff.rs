@@ -47,6 +47,11 @@ enum Pause {
 }
 
 impl Backoff {
+    /// Whether other threads need the core, as the last yield has shown.
+    pub fn is_core_wanted(&self) -> bool {
+        self.demand != Demand::None
+    }
+
     /// There was something to do.
     #[inline]
     pub fn end(&mut self, bell: &Bell) {
@@ -142,6 +147,8 @@ mod tests {
         assert_eq!(demand(YIELD_SHORT, now), Demand::Shared);
         assert_eq!(pause(Duration::ZERO, Demand::Shared, now), Pause::Yield);
         assert_eq!(pause(WAIT_AWAKE, Demand::Shared, now), Pause::Arm);
+        let wanted = |demand| Backoff { demand, ..Backoff::default() }.is_core_wanted();
+        assert!(wanted(Demand::Shared) && wanted(Demand::Taken(now)) && !wanted(Demand::None));
     }
 
     #[test]

@@ -523,6 +523,11 @@ impl Fabric for ShmEndpoint {
         bells.iter().filter_map(|at| self.word(*at, true).ok()).for_each(bell::ring);
     }
 
+    #[inline]
+    fn is_core_wanted(&self) -> bool {
+        parking::is_core_wanted()
+    }
+
     async fn pause(&self, us: u64) {
         if us > LANES_PAUSE_US_MAX {
             std::thread::sleep(std::time::Duration::from_micros(us));

@@ -106,6 +106,12 @@ pub(super) fn wait(cx: &Context<'_>, region: &Arc<Region>, offset: u64) -> bool 
     true
 }
 
+/// Whether other threads need the core of this one, as far as its lanes have seen.
+pub(super) fn is_core_wanted() -> bool {
+    let is_wanted = |place: &Place| place.backoff.is_core_wanted();
+    PLACE.try_with(|place| place.borrow().as_ref().is_some_and(is_wanted)).unwrap_or(false)
+}
+
 /// Called after a round in which the lanes were polled and are pending.
 #[inline(always)]
 pub(crate) fn after_round() {
