@@ -5,9 +5,9 @@
 //! the receiver's bell after it has sent. It does so some time later, for all receivers at once:
 //! most of them are awake, and a look costs a fence. A client that also works without its workers,
 //! as one of nessie-hybrid does for its GETs, lets them sleep a while longer where cores are short:
-//! one that wakes for each request takes the core of a client each time. Only processes that map a word can ring there.
-//! A receiver whose senders are on other hosts therefore does not sleep without looking now and
-//! then.
+//! a worker that wakes for each request takes the core of a client each time. Only processes that
+//! map a word can ring there. A receiver whose senders are on other hosts therefore does not sleep
+//! without looking now and then.
 
 use std::cell::{Cell, RefCell};
 
