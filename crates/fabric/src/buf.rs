@@ -56,13 +56,11 @@ impl Buf {
     }
 
     /// Appends `bytes` zeros, to be written over.
-    #[cfg(feature = "verbs")]
     pub(crate) fn append_zeros(&mut self, bytes: usize) {
         self.bytes.resize(self.bytes.len() + bytes, 0);
     }
 
     /// `len` bytes from `at` on.
-    #[cfg(feature = "verbs")]
     pub(crate) fn part(&mut self, at: usize, len: usize) -> &mut [u8] {
         &mut self.bytes[at..at + len]
     }
@@ -76,6 +74,25 @@ impl Buf {
     /// The bytes as a `Vec`, without copying.
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes
+    }
+
+    /// Appends up to `len` bytes written by `fill`, which gets a pointer to the first of them and
+    /// returns how many it has written.
+    ///
+    /// # Safety
+    /// `fill` must initialise as many bytes as it says, of the `len` bytes at the pointer.
+    pub(crate) unsafe fn append_some(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(*mut u8) -> usize,
+    ) -> usize {
+        self.bytes.reserve(len);
+        let start = self.bytes.len();
+        let filled = fill(self.bytes.spare_capacity_mut().as_mut_ptr().cast()).min(len);
+        // SAFETY: `reserve` made room for `len` more bytes, and by this function's contract `fill`
+        // initialised the first `filled` of them.
+        unsafe { self.bytes.set_len(start + filled) };
+        filled
     }
 
     /// Appends `len` bytes written by `fill`, which gets a pointer to the first of them.

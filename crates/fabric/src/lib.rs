@@ -3,7 +3,8 @@
 //!
 //! [`Fabric`] is one thread's way to the regions of a cluster. It promises what RDMA promises and
 //! no more (see the trait); [`shm`] is the backend for processes of one host, [`sim`] a whole
-//! cluster in virtual time, `verbs` (with the feature of that name) InfiniBand and RoCE. [`lanes`]
+//! cluster in virtual time, [`tcp`] for hosts without RDMA, `verbs` (with the feature of that name)
+//! InfiniBand and RoCE. [`lanes`]
 //! runs many operations of one thread at once, so that the waiting of one is the work of another.
 //! [`Messages`] are datagrams between threads, for engines whose server takes part.
 //!
@@ -14,6 +15,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod addr;
+mod away;
 mod bounds;
 mod buf;
 mod counters;
@@ -23,11 +25,14 @@ mod fork;
 pub mod lanes;
 pub mod limits;
 mod messages;
+mod networks;
 mod pass_on;
 mod prefetch;
+mod rights;
 pub mod shm;
 pub mod sim;
 mod sync;
+pub mod tcp;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 mod zeroed;
@@ -40,5 +45,6 @@ pub use fabric::{Atomics, Caps, Chase, Fabric, RoundTrip, Step, Swap, Validation
 pub use fork::ForkMark;
 pub use messages::{MessageAddress, Messages, UnreliableWrites};
 pub use prefetch::{prefetch_index, prefetch_read};
+pub use rights::{Access, Grant, Granted};
 pub use shm::MailboxShape;
 pub use zeroed::Zeroed;

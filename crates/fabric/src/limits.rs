@@ -154,3 +154,34 @@ pub(crate) const NAP: Duration = Duration::from_millis(1);
 /// The longest sleep of a thread whose lanes all wait for others. Lanes have times at which they do
 /// something by themselves, as a client that sends a request again.
 pub(crate) const LANES_SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// Bytes that a connection over TCP receives at a time, and that it may hold while it waits.
+pub(crate) const TCP_CHUNK_BYTES: usize = 128 << 10;
+
+/// Transfers from this length on go straight between socket and region. A copy of a shorter one
+/// costs less than a system call of its own.
+pub const TCP_STRAIGHT_BYTES_MIN: usize = 16 << 10;
+
+/// Bytes that a connection moves in one turn, each way.
+pub(crate) const TCP_TURN_BYTES: usize = 1 << 20;
+
+/// Events that a thread of an agent takes at a time.
+pub(crate) const TCP_EVENTS: usize = 256;
+
+/// How long a client that was let in may take to connect.
+pub(crate) const TCP_TOKEN_LIFE: Duration = Duration::from_secs(30);
+
+/// How long a connection may take to say who it is.
+pub(crate) const TCP_HELLO_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Connections of a thread that have not said who they are.
+pub(crate) const TCP_STRANGERS_MAX: usize = 1024;
+
+/// How long no connection is accepted when the system has no descriptors left.
+pub(crate) const TCP_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Requests over TCP that wait to be sent, beyond which a WRITE that nobody waits for does.
+pub(crate) const TCP_UNSENT_BYTES_MAX: u64 = 1 << 20;
+
+/// How long a thread that waits for a network looks again and again before it yields its core.
+pub(crate) const NETWORK_SPIN: Duration = Duration::from_micros(50);

@@ -64,6 +64,7 @@ suite! {
     sim_connectx3_56: Sim<1>,
     sim_connectx6_200: Sim<2>,
     sim_one_host: Sim<3>,
+    tcp: backends::tcp::Tcp,
     = [
         what_is_written_is_read,
         a_doorbell_reads_several_places,

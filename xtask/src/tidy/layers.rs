@@ -20,19 +20,20 @@ struct Layers {
     whole: bool,
 }
 
-const LAYERS: [Layers; 14] = [
+const LAYERS: [Layers; 15] = [
     Layers {
         folder: "crates/fabric/src/",
         order: &[
             &["addr", "bounds", "buf", "counters", "fork", "limits", "sync", "zeroed"],
-            &["error"],
+            &["error", "networks", "rights"],
             &["fabric"],
             &["messages"],
             &["pass_on"],
             &["shm", "sim"],
             &["lanes"],
-            // A process with a card also maps the memory of its own host.
-            &["prefetch", "verbs"],
+            // A process that uses a network also maps the memory of its own host.
+            &["away", "prefetch"],
+            &["tcp", "verbs"],
         ],
         never: &[],
         known: &[],
@@ -73,15 +74,28 @@ const LAYERS: [Layers; 14] = [
     Layers {
         folder: "crates/fabric/src/verbs/",
         order: &[
-            &["address", "error", "ops", "routing_header"],
+            &["address", "error", "routing_header"],
             &["setup", "sys"],
-            &["device", "keys", "pool"],
+            &["device", "pool"],
             &["flights", "host"],
             &["link"],
             &["engine"],
             &["completion", "datagrams", "endpoint"],
             &["posting"],
             &["one_sided"],
+        ],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/fabric/src/tcp/",
+        order: &[
+            &["frame", "socket"],
+            &["error", "keys"],
+            &["admission", "link", "setup"],
+            &["connection", "engine"],
+            &["agent", "endpoint"],
         ],
         never: &[],
         known: &[],

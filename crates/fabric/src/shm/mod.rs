@@ -23,7 +23,6 @@ mod endpoint;
 mod limit;
 mod mailbox;
 mod messages;
-#[cfg(feature = "verbs")]
 mod now;
 mod pages;
 pub(crate) mod parking;

@@ -1,9 +1,10 @@
-//! READs that are executed when they are posted, for a doorbell that is only partly on this host.
+//! READs and swaps that are executed when they are posted, for a doorbell that is only partly on
+//! this host.
 
 use crate::{Buf, RemoteAddr, Result};
 
-use super::ShmEndpoint;
 use super::chase::load_word;
+use super::{ShmEndpoint, words};
 
 impl ShmEndpoint {
     /// Whether `len` bytes may be read.
@@ -22,6 +23,11 @@ impl ShmEndpoint {
             *out = unsafe { load_word(place, i) };
         }
         Ok(())
+    }
+
+    /// Swaps a word now, without counting the swap.
+    pub(crate) fn swap_now(&self, at: RemoteAddr, expect: u64, new: u64) -> Result<u64> {
+        Ok(words::compare_swap(self.word(at, true)?, expect, new))
     }
 
     /// Appends `len` bytes as they are now, without counting a READ.

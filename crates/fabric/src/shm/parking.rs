@@ -7,10 +7,11 @@
 //! On any other executor a waiting lane calls its waker, too, and is polled again and again.
 
 use std::cell::{Cell, RefCell};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, RawWaker, RawWakerVTable, Waker};
 
 use crate::limits::LANES_SLEEP_MAX;
+use crate::networks::{self, Network};
 use crate::{RegionId, RemoteAddr};
 
 use super::{Backoff, Bell, Region};
@@ -21,6 +22,8 @@ const AGAIN: u8 = 1;
 const WAITS: u8 = 2;
 /// All lanes waited in the round before.
 const IDLE: u8 = 4;
+/// A lane has posted over a network, or waits for one.
+const NETWORK: u8 = 8;
 
 thread_local! {
     /// What the lanes of this thread said in this round.
@@ -116,9 +119,31 @@ pub(super) fn is_core_wanted() -> bool {
 #[inline(always)]
 pub(crate) fn after_round() {
     let said = SAID.replace(0);
-    if said & (WAITS | IDLE) != 0 {
-        back_off(said & (WAITS | AGAIN) == WAITS);
+    if said & (WAITS | IDLE | NETWORK) != 0 {
+        after_waits(said);
     }
+}
+
+#[inline(never)]
+fn after_waits(said: u8) {
+    if said & NETWORK != 0 {
+        networks::after_round(said & (WAITS | AGAIN) == 0);
+    }
+    if said & (WAITS | IDLE) != 0 {
+        // A thread that waits for a network as well does not sleep at a bell.
+        back_off(said & (WAITS | AGAIN | NETWORK) == WAITS);
+    }
+}
+
+/// Called by a lane that has posted over a network, or waits for one.
+pub(crate) fn network(network: Weak<Mutex<dyn Network>>) {
+    SAID.set(SAID.get() | NETWORK);
+    networks::waits(network);
+}
+
+/// Whether a future is polled by lanes of this thread.
+pub(crate) fn is_own(cx: &Context<'_>) -> bool {
+    cx.waker().will_wake(&WAKER)
 }
 
 /// Called when the lanes have ended. They may have been run by a lane of the same thread, among
@@ -126,6 +151,11 @@ pub(crate) fn after_round() {
 /// session whose bell it is may end next, and another have the bell: so it is not left armed.
 #[inline(always)]
 pub(crate) fn after_lanes() {
+    if SAID.get() & NETWORK != 0 {
+        // What was posted and is not waited for leaves now.
+        networks::after_round(false);
+        SAID.set(SAID.get() & !NETWORK);
+    }
     if SAID.get() & IDLE != 0 {
         back_off(false);
         SAID.set(SAID.get() & !IDLE);

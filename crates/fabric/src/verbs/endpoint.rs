@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 
 use rand::Rng;
 
+use crate::away::keys::Keys;
+use crate::away::ops::{OpId, Ops};
 use crate::limits::{EMPTY_POLLS_MAX, SEND_QUEUE_WRS};
 use crate::shm::{Region, ShmEndpoint};
 use crate::{Counters, Fabric, RegionId, Result};
 
 use super::engine::Engine;
 use super::host::os;
-use super::keys::Keys;
-use super::ops::{OpId, Ops};
 use super::setup::{Answer, Offer, Transport};
 use super::sys::{Allowed, Caps, Kind, Qp};
 use super::{Device, VerbsError};

@@ -13,17 +13,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use crate::away::keys::{Keys, Refused};
+use crate::away::ops::{OpId, Ops};
 use crate::bounds::is_inside;
 use crate::limits::{COMPLETION_BATCH, COMPLETIONS_MAX, REGIONS_MAX};
+use crate::rights::Access;
 use crate::{FabricError, RegionId, RemoteAddr, Result};
 
 use super::Device;
 use super::flights::{Flight, Then};
-use super::keys::{Keys, Refused};
 use super::link::{Link, Task, Work};
-use super::ops::{OpId, Ops};
 use super::pool::Pool;
-use super::setup::{Access, Transport};
+use super::setup::Transport;
 use super::sys::{CHAIN_MAX, Caps, Chain, Completion, Cq, Qp, Request, Verb};
 
 /// The verbs of one thread that are under way.

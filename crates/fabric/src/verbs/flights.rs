@@ -11,9 +11,9 @@
 use std::collections::VecDeque;
 
 use crate::RemoteAddr;
+use crate::away::ops::OpId;
 use crate::limits::SIGNAL_EVERY;
 
-use super::ops::OpId;
 use super::pool::Slot;
 
 /// What happens with a slot when its work request is over.

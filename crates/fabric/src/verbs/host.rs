@@ -18,9 +18,10 @@ use std::thread;
 use rand::Rng;
 
 use crate::limits::{PASSIVE_COMPLETIONS, REGISTER_BYTES_MIN, REGISTER_THREADS_MAX};
+use crate::rights::{Access, Grant, Granted};
 use crate::shm::Region;
 
-use super::setup::{Access, Answer, Grant, Granted, Offer, Transport, check_ranges};
+use super::setup::{Answer, Offer, Transport, check_ranges};
 use super::sys::{Allowed, Caps, Cq, Kind, Mr, Pd, Qp, Registration};
 use super::{Device, VerbsError};
 

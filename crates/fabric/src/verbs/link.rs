@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
+use crate::away::keys::Keys;
+use crate::away::ops::{OpId, Ops};
 use crate::limits::{SLOT_BYTES, STALL_US_MAX};
 use crate::{Buf, RegionId, RemoteAddr};
 
 use super::flights::{Flight, Flights, Then};
-use super::keys::Keys;
-use super::ops::{OpId, Ops};
 use super::pool::{Pool, Slot};
 use super::setup::Transport;
 use super::sys::{Caps, Local, Qp, Request, Verb};

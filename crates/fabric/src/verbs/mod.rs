@@ -10,12 +10,12 @@
 //! like all others, because a card's atomics are atomic only with each other.
 //!
 //! # From a verb to its result
-//! A verb is checked against the rights in the answer, so that a
-//! mistake is an error and not a broken connection (`posting.rs`, `keys.rs`); becomes an operation
-//! that holds its buffer (`ops.rs`); is cut into work requests, each with a slot of registered
-//! memory (`link.rs`, `pool.rs`); is posted, several with one doorbell (`engine.rs`); and ends with
-//! a completion (`completion.rs`, `flights.rs`). Polling a future polls the completion queue of the
-//! thread. This path registers no memory, and allocates only if the buffer of a READ is too small.
+//! A verb is checked against the rights in the answer, so that a mistake is an error and not a
+//! broken connection (`posting.rs`, `away/keys.rs`); becomes an operation that holds its buffer
+//! (`away/ops.rs`); is cut into work requests, each with a slot of registered memory (`link.rs`,
+//! `pool.rs`); is posted, several with one doorbell (`engine.rs`); and ends with a completion
+//! (`completion.rs`, `flights.rs`). Polling a future polls the completion queue of the thread. This
+//! path registers no memory, and allocates only if the buffer of a READ is too small.
 //!
 //! # Invariants
 //! 1. A slot belongs to one work request until its completion, or the completion of a later request
@@ -47,20 +47,19 @@ mod engine;
 mod error;
 mod flights;
 mod host;
-mod keys;
 mod link;
 mod one_sided;
-mod ops;
 mod pool;
 mod posting;
 mod routing_header;
 mod setup;
 mod sys;
 
+pub use crate::rights::{Access, Grant, Granted};
 pub use address::Address;
 pub use datagrams::{Datagrams, Peer};
 pub use device::{Device, DeviceInfo, GidKind, Selection, Surveyed, survey};
 pub use endpoint::VerbsEndpoint;
 pub use error::{DeviceError, VerbsError};
 pub use host::{Accepted, Host};
-pub use setup::{Access, Answer, Grant, Granted, Offer, QueueAddress, Transport};
+pub use setup::{Answer, Offer, QueueAddress, Transport};

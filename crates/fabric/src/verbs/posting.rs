@@ -1,15 +1,16 @@
 //! From the trait's verbs to operations: the checks, counts and queues before a doorbell.
 
+use crate::away::ops::OpId;
 use crate::counters::Verb;
 use crate::limits::{DOORBELL_READS_MAX, READ_WORDS_MAX};
+use crate::rights::Access;
 use crate::{Buf, FabricError, RemoteAddr, Result, Swap};
 
 use super::VerbsEndpoint;
 use super::endpoint::Posted;
 use super::engine::Engine;
 use super::link::{Task, task_of_bytes};
-use super::ops::OpId;
-use super::setup::{Access, Transport};
+use super::setup::Transport;
 
 pub(super) const RC: Transport = Transport::Reliable;
 

@@ -5,8 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::is_inside;
-use crate::limits::GRANTS_MAX;
+use crate::rights::{self, Granted};
 
 use super::VerbsError;
 
@@ -61,50 +60,6 @@ pub struct Answer {
     pub grants: Vec<Granted>,
 }
 
-/// The rights to one range of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Access {
-    /// READ.
-    Read,
-    /// READ, CAS and FAA.
-    ReadAtomic,
-    /// READ, CAS, FAA and WRITE.
-    Full,
-}
-
-impl Access {
-    /// Whether these rights include all of `other`.
-    pub fn includes(self, other: Access) -> bool {
-        self >= other
-    }
-}
-
-/// The rights to the `len` bytes from `offset` on of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Grant {
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
-    /// The rights to them.
-    pub access: Access,
-}
-
-/// A [`Grant`], or a piece of one, and the key that opens it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Granted {
-    /// First byte, as an offset into the region.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
-    /// The rights to them.
-    pub access: Access,
-    /// The first byte's address on the passive end.
-    pub address: u64,
-    /// The key.
-    pub rkey: u32,
-}
-
 impl Offer {
     /// Checks what can be checked without a device.
     ///
@@ -150,31 +105,16 @@ fn check_end(end: &QueueAddress, mtu_bytes: u32) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// Checks that `ranges` of (offset, bytes) are inside a region, and that none overlap.
-pub(super) fn check_ranges(
-    mut ranges: Vec<(u64, u64)>,
-    region_bytes: u64,
-) -> Result<(), VerbsError> {
-    if ranges.len() > GRANTS_MAX {
-        return Err(VerbsError::Hostile { what: "more ranges than a connection may have" });
-    }
-    ranges.sort_unstable();
-    let mut end = 0;
-    for (offset, len) in ranges {
-        if len == 0 || offset < end {
-            return Err(VerbsError::Hostile { what: "ranges that are empty or overlap" });
-        }
-        if !is_inside(offset, len, region_bytes) {
-            return Err(VerbsError::Hostile { what: "a range that leaves its region" });
-        }
-        end = offset + len;
-    }
-    Ok(())
+/// As [`rights::check_ranges`].
+pub(super) fn check_ranges(ranges: Vec<(u64, u64)>, region_bytes: u64) -> Result<(), VerbsError> {
+    rights::check_ranges(ranges, region_bytes).map_err(|what| VerbsError::Hostile { what })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::GRANTS_MAX;
+    use crate::rights::Access;
 
     const END: QueueAddress = QueueAddress { gid: [1; 16], lid: 0, qp_number: 17, psn: 0xFF_FFFF };
 

@@ -1,5 +1,6 @@
 //! The backends that the suite is run against: each is a small cluster.
 
+pub mod tcp;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 

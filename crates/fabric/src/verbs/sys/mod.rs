@@ -28,9 +28,7 @@ use crate::ForkMark;
 
 pub(super) use list::DeviceList;
 pub(super) use qp::{Allowed, Caps, Kind, Path, Qp, Route};
-pub(super) use work::{
-    CHAIN_MAX, Chain, Completion, Local, Receive, Remote, Request, Status, Verb,
-};
+pub(super) use work::{CHAIN_MAX, Chain, Completion, Local, Receive, Request, Status, Verb};
 
 /// An opened device.
 pub(super) struct Context {

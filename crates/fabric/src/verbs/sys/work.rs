@@ -19,12 +19,7 @@ pub(in crate::verbs) struct Local {
     pub lkey: u32,
 }
 
-/// Memory of the peer.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::verbs) struct Remote {
-    pub address: u64,
-    pub rkey: u32,
-}
+pub(in crate::verbs) use crate::away::keys::Remote;
 
 /// The work of a work request.
 pub(in crate::verbs) enum Verb<'a> {

@@ -8,16 +8,16 @@ use crate::{Buf, FabricError, Result};
 
 /// Names an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OpId(u32);
+pub(crate) struct OpId(u32);
 
 /// Words that an operation can hold.
-pub(super) const OP_WORDS: usize = DOORBELL_READS_MAX * READ_WORDS_MAX;
+pub(crate) const OP_WORDS: usize = DOORBELL_READS_MAX * READ_WORDS_MAX;
 
 /// Words that were read, or bytes that are to be written.
-pub(super) type Words = [u64; OP_WORDS];
+pub(crate) type Words = [u64; OP_WORDS];
 
 #[derive(Debug)]
-pub(super) struct Op {
+pub(crate) struct Op {
     /// The number of verbs that are not wholly posted, and of work requests that are not over.
     pending: u32,
     /// No future waits for it.
@@ -31,7 +31,7 @@ pub(super) struct Op {
 
 /// All operations of an endpoint.
 #[derive(Debug, Default)]
-pub(super) struct Ops {
+pub(crate) struct Ops {
     all: Vec<Op>,
     free: Vec<u32>,
 }
@@ -104,7 +104,7 @@ impl Ops {
     /// Takes the buffer of an operation that is over: a failed operation has appended nothing.
     pub fn take_buf(&mut self, id: OpId) -> Buf {
         let op = self.get(id);
-        assert!(op.pending == 0, "the card may still use the buffer's slots");
+        assert!(op.pending == 0, "a carrier may still use the buffer");
         if op.error.is_some() {
             op.buf.truncate(op.start);
         }
@@ -179,7 +179,7 @@ mod tests {
         ops.lend(id, Buf::from(vec![1; 100]));
         ops.release(id);
         ops.end(id, Ok(()));
-        assert_eq!(ops.in_use(), 1, "the card may still write");
+        assert_eq!(ops.in_use(), 1, "a carrier may still write");
         let other = ops.add(1, true);
         assert_ne!(other, id);
         ops.end(id, Ok(()));

@@ -1,17 +1,23 @@
 //! The rights that a peer's answer gives to this end, and their keys.
 
-use super::setup::{Access, Granted};
-use super::sys::Remote;
+use crate::rights::{Access, Granted};
 
 /// The ranges of one connection, in order, without overlaps.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     granted: Vec<Granted>,
+}
+
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote {
+    pub address: u64,
+    pub rkey: u32,
 }
 
 /// Why a range may not be used with some access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(crate) enum Refused {
     /// It may only be read.
     ReadOnly,
     /// Some of it may not even be read.

@@ -1,0 +1,97 @@
+//! Networks whose verbs a thread waits for in its lanes.
+//!
+//! A lane that posts a verb, or waits for one, says so ([`waits`]). After each round of lanes the
+//! thread sends what all of them have queued, in one call of the system for each connection, and
+//! takes what has arrived ([`after_round`]). If no lane had anything else to do and nothing came,
+//! the thread spins for a moment, then yields, and then sleeps until a socket is ready.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::limits::{LANES_SLEEP_MAX, NETWORK_SPIN, WAIT_AWAKE};
+
+/// A network, as the thread that waits for it sees it.
+pub(crate) trait Network: Send {
+    /// Sends what is queued, and takes what has arrived. Returns whether anything has.
+    fn progress(&mut self) -> bool;
+
+    /// Whether nothing is under way.
+    fn is_idle(&self) -> bool;
+
+    /// Calls `watch` with each socket on which something will arrive, and whether there is
+    /// something to be sent as well.
+    fn sockets(&self, watch: &mut dyn FnMut(BorrowedFd<'_>, bool));
+}
+
+thread_local! {
+    static NETWORKS: RefCell<Vec<Weak<Mutex<dyn Network>>>> = const { RefCell::new(Vec::new()) };
+    /// Since when nothing has come.
+    static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Called when a verb was queued: the network has a part in the next rounds, until it is idle.
+pub(crate) fn waits(network: Weak<Mutex<dyn Network>>) {
+    // A thread that ends has no rounds any more.
+    let _ = NETWORKS.try_with(|networks| {
+        let mut networks = networks.borrow_mut();
+        if !networks.iter().any(|known| known.ptr_eq(&network)) {
+            networks.push(network);
+        }
+    });
+}
+
+/// Called after a round in which lanes have posted, or waited. `is_idle`: none had anything else to
+/// do.
+pub(crate) fn after_round(is_idle: bool) {
+    let _ = NETWORKS.try_with(|networks| {
+        let mut has_come = false;
+        let mut live: Vec<Arc<Mutex<dyn Network>>> = Vec::new();
+        networks.borrow_mut().retain(|network| {
+            let Some(network) = network.upgrade() else { return false };
+            let is_over = {
+                let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
+                has_come |= network.progress();
+                network.is_idle()
+            };
+            if !is_over {
+                live.push(network);
+            }
+            !is_over
+        });
+        if has_come || !is_idle || live.is_empty() {
+            return SINCE.set(None);
+        }
+        let now = Instant::now();
+        let since = SINCE.get().unwrap_or(now);
+        SINCE.set(Some(since));
+        match now - since {
+            idle if idle < NETWORK_SPIN => std::hint::spin_loop(),
+            idle if idle < WAIT_AWAKE => std::thread::yield_now(),
+            _ => sleep(&live),
+        }
+    });
+}
+
+/// Sleeps until a socket is ready, but not for long: lanes do some things by themselves.
+fn sleep(networks: &[Arc<Mutex<dyn Network>>]) {
+    let held: Vec<_> =
+        networks.iter().map(|it| it.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+    let mut fds = Vec::new();
+    for network in &held {
+        network.sockets(&mut |socket, sends| {
+            let flags = if sends { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            // SAFETY: the sockets stay open while the networks are locked, which is for as long as
+            // they are polled.
+            let socket =
+                unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&socket)) };
+            fds.push(PollFd::from_borrowed_fd(socket, flags));
+        });
+    }
+    let time = Timespec { tv_sec: 0, tv_nsec: LANES_SLEEP_MAX.subsec_nanos().into() };
+    // Its errors say that it is time to look.
+    let _ = rustix::event::poll(&mut fds, Some(&time));
+}

@@ -1,0 +1,437 @@
+//! The agent: a node's side of TCP. Its threads execute the verbs of clients on the node's region,
+//! and sleep while there are none.
+//!
+//! Each connection belongs to one thread. The first thread also accepts connections, and hands them
+//! out in turn. A connection that has not said who it is within [`TCP_HELLO_PATIENCE`] is closed.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::TcpError;
+use super::admission::{Accepted, Tokens};
+use super::connection::{Connection, Cut, Next, Scratch};
+use super::frame::{Garbage, HELLO_BYTES, Hello, Unwelcome, WELCOME_BYTES, Welcome};
+use super::keys::Keys;
+use super::setup::Answer;
+use super::socket::{self, Moved};
+use crate::limits::{TCP_ACCEPT_PAUSE, TCP_EVENTS, TCP_HELLO_PATIENCE, TCP_STRANGERS_MAX};
+use crate::rights::{self, Access, Grant, Granted};
+use crate::shm::Region;
+
+/// The node's side of TCP: lends a region to clients that connect. Any thread may use it. Dropping
+/// it ends all connections.
+pub struct Agent {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    address: SocketAddr,
+}
+
+struct Shared {
+    region: Arc<Region>,
+    tokens: Arc<Tokens>,
+    inboxes: Vec<Inbox>,
+    /// The thread that gets the next connection.
+    next: AtomicUsize,
+    stops: AtomicBool,
+}
+
+/// How a thread is given connections.
+struct Inbox {
+    bell: OwnedFd,
+    sockets: Mutex<Vec<OwnedFd>>,
+}
+
+impl Agent {
+    /// Lends `region` to the clients that connect to `listener`, by `threads` threads.
+    ///
+    /// # Errors
+    /// [`TcpError::Os`].
+    ///
+    /// # Panics
+    /// If there are to be no threads.
+    pub fn start(
+        region: Arc<Region>,
+        listener: TcpListener,
+        threads: usize,
+    ) -> Result<Self, TcpError> {
+        assert!(threads > 0, "an agent needs a thread");
+        let os = |action| move |source| TcpError::Os { action, source };
+        listener.set_nonblocking(true).map_err(os("listen"))?;
+        let address = listener.local_addr().map_err(os("listen"))?;
+        let inbox = |_| {
+            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            Ok(Inbox { bell, sockets: Mutex::default() })
+        };
+        let inboxes: io::Result<Vec<_>> = (0..threads).map(inbox).collect();
+        let shared = Arc::new(Shared {
+            region,
+            tokens: Arc::default(),
+            inboxes: inboxes.map_err(os("make a bell"))?,
+            next: AtomicUsize::new(0),
+            stops: AtomicBool::new(false),
+        });
+        let mut agent = Self { shared: shared.clone(), threads: Vec::new(), address };
+        let mut listener = Some(listener);
+        for number in 0..threads {
+            let mut worker = Worker::new(shared.clone(), number, listener.take())
+                .map_err(os("watch sockets"))?;
+            let builder = std::thread::Builder::new().name(format!("loch-tcp-{number}"));
+            let thread = builder.spawn(move || worker.work()).map_err(os("start a thread"))?;
+            agent.threads.push(thread);
+        }
+        Ok(agent)
+    }
+
+    /// The address to which clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Lets a client in, with the rights in `grants` and no others. It connects with the answer,
+    /// soon, and once.
+    ///
+    /// # Errors
+    /// [`TcpError::Hostile`] for invalid grants, [`TcpError::ReadOnlyRegion`].
+    pub fn accept(&self, grants: &[Grant]) -> Result<(Accepted, Answer), TcpError> {
+        let region = &self.shared.region;
+        let ranges = grants.iter().map(|grant| (grant.offset, grant.len)).collect();
+        rights::check_ranges(ranges, region.len()).map_err(|what| TcpError::Hostile { what })?;
+        if !region.is_writable() && grants.iter().any(|grant| grant.access != Access::Read) {
+            return Err(TcpError::ReadOnlyRegion);
+        }
+        let (keys, told) = Keys::new(grants);
+        let (accepted, token) = self.shared.tokens.admit(keys);
+        let granted = |(grant, key): (&Grant, u32)| {
+            let Grant { offset, len, access } = *grant;
+            Granted { offset, len, access, address: offset, rkey: key }
+        };
+        let grants = grants.iter().zip(told).map(granted).collect();
+        Ok((accepted, Answer { port: self.address.port(), token, grants }))
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.shared.stops.store(true, Ordering::Release);
+        self.shared.inboxes.iter().for_each(Inbox::ring);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Inbox {
+    fn ring(&self) {
+        // A bell that cannot count higher rings already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn give(&self, socket: OwnedFd) {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+        self.ring();
+    }
+
+    fn take(&self) -> Vec<OwnedFd> {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        std::mem::take(&mut *self.sockets.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What a thread watches besides connections.
+const LISTENER: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
+
+/// One thread of an agent.
+struct Worker {
+    shared: Arc<Shared>,
+    number: usize,
+    watch: OwnedFd,
+    listener: Option<TcpListener>,
+    /// When to accept connections again, after the system had none left.
+    accepts_at: Option<Instant>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    strangers: usize,
+    /// The connections that have a turn without waiting for their sockets.
+    ready: Vec<u64>,
+    scratch: Scratch,
+}
+
+/// The place of a connection.
+struct Place {
+    /// How often the place was taken: an event may be that of a connection that has ended.
+    round: u32,
+    /// What its socket is watched for.
+    watched: EventFlags,
+    end: End,
+}
+
+/// The other end of a connection.
+enum End {
+    /// There is none.
+    None,
+    /// It has not said who it is.
+    Stranger {
+        socket: Arc<OwnedFd>,
+        since: Instant,
+        hello: Vec<u8>,
+    },
+    Client(Connection),
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>, number: usize, listener: Option<TcpListener>) -> io::Result<Self> {
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add =
+            |socket, data| epoll::add(&watch, socket, EventData::new_u64(data), EventFlags::IN);
+        add(shared.inboxes[number].bell.as_fd(), BELL)?;
+        if let Some(listener) = &listener {
+            add(listener.as_fd(), LISTENER)?;
+        }
+        Ok(Self {
+            shared,
+            number,
+            watch,
+            listener,
+            accepts_at: None,
+            places: Vec::new(),
+            free: Vec::new(),
+            strangers: 0,
+            ready: Vec::new(),
+            scratch: Scratch::new(),
+        })
+    }
+
+    fn work(&mut self) {
+        let mut events = Vec::with_capacity(TCP_EVENTS);
+        while !self.shared.stops.load(Ordering::Acquire) {
+            events.clear();
+            let timeout = self.patience().map(|time| Timespec {
+                tv_sec: time.as_secs() as i64,
+                tv_nsec: time.subsec_nanos().into(),
+            });
+            // Its errors say that a signal came.
+            let _ = epoll::wait(&self.watch, spare_capacity(&mut events), timeout.as_ref());
+            for id in std::mem::take(&mut self.ready) {
+                self.serve(id);
+            }
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    BELL => self.take_sockets(),
+                    id => self.serve(id),
+                }
+            }
+            self.after_events();
+        }
+    }
+
+    /// The longest time to wait for events; `None` if there is nothing else to do.
+    fn patience(&self) -> Option<Duration> {
+        if !self.ready.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let strangers = (self.strangers > 0).then_some(TCP_HELLO_PATIENCE / 4);
+        let accepts = self.accepts_at.map(|at| at.saturating_duration_since(Instant::now()));
+        [strangers, accepts].into_iter().flatten().min()
+    }
+
+    /// Does what is due at some time.
+    fn after_events(&mut self) {
+        if self.accepts_at.is_some_and(|at| at <= Instant::now()) {
+            self.accepts_at = None;
+            self.watch_listener(EventFlags::IN);
+        }
+        if self.strangers == 0 {
+            return;
+        }
+        for at in 0..self.places.len() {
+            if let End::Stranger { since, .. } = &self.places[at].end
+                && since.elapsed() > TCP_HELLO_PATIENCE
+            {
+                self.end(at, &Cut::Garbage(Garbage("no greeting in time")));
+            }
+        }
+    }
+
+    fn watch_listener(&self, flags: EventFlags) {
+        if let Some(listener) = &self.listener {
+            let data = EventData::new_u64(LISTENER);
+            if let Err(error) = epoll::modify(&self.watch, listener, data, flags) {
+                tracing::warn!(%error, "the agent cannot watch its listener");
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        loop {
+            match listener.accept() {
+                Ok((socket, _)) => {
+                    let next = self.shared.next.fetch_add(1, Ordering::Relaxed);
+                    let inboxes = &self.shared.inboxes;
+                    inboxes[next % inboxes.len()].give(socket.into());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => (),
+                Err(error) => {
+                    // There are no descriptors left, or no memory. Others wait in the system.
+                    tracing::warn!(%error, "no connection is accepted for a moment");
+                    self.accepts_at = Some(Instant::now() + TCP_ACCEPT_PAUSE);
+                    return self.watch_listener(EventFlags::empty());
+                }
+            }
+        }
+    }
+
+    fn take_sockets(&mut self) {
+        for socket in self.shared.inboxes[self.number].take() {
+            if self.strangers >= TCP_STRANGERS_MAX {
+                tracing::warn!("a connection is closed: too many have not said who they are");
+                continue;
+            }
+            let prepared = rustix::io::ioctl_fionbio(&socket, true)
+                .and_then(|()| rustix::net::sockopt::set_tcp_nodelay(&socket, true));
+            if let Err(error) = prepared {
+                tracing::debug!(%error, "a connection has ended before it began");
+                continue;
+            }
+            self.add(Arc::new(socket));
+        }
+    }
+
+    fn add(&mut self, socket: Arc<OwnedFd>) {
+        let at = self.free.pop().map_or_else(
+            || {
+                self.places.push(Place { round: 0, watched: EventFlags::IN, end: End::None });
+                self.places.len() - 1
+            },
+            |at| at as usize,
+        );
+        let place = &mut self.places[at];
+        place.round = place.round.wrapping_add(1);
+        place.watched = EventFlags::IN;
+        let id = u64::from(place.round) << 32 | at as u64;
+        let added = epoll::add(&self.watch, &*socket, EventData::new_u64(id), EventFlags::IN);
+        if let Err(error) = added {
+            tracing::warn!(%error, "a connection cannot be watched");
+            self.free.push(at as u32);
+            return;
+        }
+        let (since, hello) = (Instant::now(), Vec::new());
+        place.end = End::Stranger { socket, since, hello };
+        self.strangers += 1;
+        self.serve(id);
+    }
+
+    /// A connection's turn.
+    fn serve(&mut self, id: u64) {
+        let at = id as u32 as usize;
+        let Some(place) = self.places.get_mut(at).filter(|place| place.round == (id >> 32) as u32)
+        else {
+            return;
+        };
+        let next = match &mut place.end {
+            End::None => return,
+            End::Stranger { socket, hello, .. } => {
+                match greet(&self.shared.tokens, socket, hello) {
+                    Ok(Some(client)) => {
+                        place.end = End::Client(client);
+                        self.strangers -= 1;
+                        Ok(Next::Turn)
+                    }
+                    Ok(None) => Ok(Next::Read),
+                    Err(cut) => Err(cut),
+                }
+            }
+            End::Client(client) => client.turn(&self.shared.region, &mut self.scratch),
+        };
+        match next {
+            Ok(Next::Turn) => self.ready.push(id),
+            Ok(Next::Read) => self.watch(at, id, EventFlags::IN),
+            Ok(Next::Write) => self.watch(at, id, EventFlags::OUT),
+            Err(cut) => self.end(at, &cut),
+        }
+    }
+
+    fn watch(&mut self, at: usize, id: u64, flags: EventFlags) {
+        let place = &mut self.places[at];
+        if place.watched == flags {
+            return;
+        }
+        place.watched = flags;
+        let socket = match &place.end {
+            End::None => return,
+            End::Stranger { socket, .. } => socket,
+            End::Client(client) => client.socket(),
+        };
+        let watched = epoll::modify(&self.watch, &**socket, EventData::new_u64(id), flags);
+        if let Err(error) = watched {
+            self.end(at, &Cut::Io(error.into()));
+        }
+    }
+
+    fn end(&mut self, at: usize, cut: &Cut) {
+        let end = std::mem::replace(&mut self.places[at].end, End::None);
+        let socket = match &end {
+            End::None => return,
+            End::Stranger { socket, .. } => {
+                self.strangers -= 1;
+                socket
+            }
+            End::Client(client) => client.socket(),
+        };
+        self.free.push(at as u32);
+        let peer = rustix::net::getpeername(&**socket).ok();
+        let is_usual = matches!(cut, Cut::Ended | Cut::Fenced | Cut::Io(_));
+        match is_usual {
+            true => tracing::debug!(?peer, %cut, "a connection has ended"),
+            false => tracing::warn!(?peer, %cut, "a connection is cut off"),
+        }
+        let _ = epoll::delete(&self.watch, &**socket);
+        // A fence may hold the socket still: the client is to see that it has ended.
+        let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
+    }
+}
+
+/// Receives a greeting. Returns the client once it has said who it is.
+fn greet(
+    tokens: &Tokens,
+    socket: &Arc<OwnedFd>,
+    hello: &mut Vec<u8>,
+) -> Result<Option<Connection>, Cut> {
+    let mut bytes = [0; HELLO_BYTES];
+    match socket::receive(socket.as_fd(), &mut bytes[hello.len()..])? {
+        Moved::Bytes(count) => {
+            let begin = hello.len();
+            hello.extend_from_slice(&bytes[begin..begin + count]);
+        }
+        Moved::Nothing => return Ok(None),
+        Moved::End => return Err(Cut::Ended),
+    }
+    let Ok(said) = Hello::read_from_bytes(hello) else { return Ok(None) };
+    let client = said.token()?.and_then(|token| {
+        let client = tokens.redeem(&token, socket);
+        client.ok_or(Unwelcome::Token)
+    });
+    let welcome = Welcome::new(client.as_ref().map(|_| ()).map_err(|reason| *reason));
+    match socket::send(socket.as_fd(), welcome.as_bytes())? {
+        Moved::Bytes(WELCOME_BYTES) => (),
+        _ => return Err(Cut::Ended),
+    }
+    match client {
+        Ok(client) => Ok(Some(Connection::new(socket.clone(), client))),
+        Err(_) => Err(Cut::Garbage(Garbage("a token that opens nothing, or another version"))),
+    }
+}

@@ -1,0 +1,374 @@
+//! One connection at its node: executes what the client requests, and answers.
+//!
+//! # Invariants
+//! 1. Requests are executed in their order. An answer is sent when the request was executed.
+//! 2. Every request is checked against the connection's keys before it touches the region, and
+//!    executed while the [gate](super::admission) of the client is held open.
+//! 3. A connection holds at most one chunk that was received and not executed, and one that was
+//!    executed and not sent, whatever the client does. If the client does not take its answers,
+//!    its requests wait.
+//! 4. A turn moves [`TURN_BYTES`] at most, each way, so that other clients have theirs.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::{io, mem};
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::admission::Admitted;
+use super::frame::{
+    Answer, Garbage, REQUEST_BYTES, Refusal, Request, RequestHeader, SwapWords, Verb,
+};
+use super::socket::{self, Moved};
+use crate::limits::{TCP_CHUNK_BYTES, TCP_STRAIGHT_BYTES_MIN, TCP_TURN_BYTES};
+use crate::shm::Region;
+
+/// Why a connection has to end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Cut {
+    /// The client has ended it.
+    #[error("the client has ended the connection")]
+    Ended,
+    /// The client was fenced, or its keys are dropped.
+    #[error("the client is fenced")]
+    Fenced,
+    /// The client does not keep to the protocol.
+    #[error(transparent)]
+    Garbage(#[from] Garbage),
+    /// The client sent a WRITE that it may not, and for which there is no answer.
+    #[error("it sent a WRITE that nobody waits for and that it may not do: {0}")]
+    Forbidden(Refusal),
+    /// The system has ended it.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What a connection waits for after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Requests.
+    Read,
+    /// Room for answers.
+    Write,
+    /// Its next turn.
+    Turn,
+}
+
+/// The bytes of one thread that its connections use in their turns.
+pub(super) struct Scratch {
+    received: Box<[u8]>,
+    /// The part of `received` that was not taken.
+    begin: usize,
+    end: usize,
+    answers: Vec<u8>,
+}
+
+/// A long transfer of which a part is left, straight between socket and region.
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    /// Of a READ, to the socket.
+    Out { offset: u64, left: usize },
+    /// Of a WRITE, from the socket. One that was refused goes nowhere.
+    In { offset: u64, left: usize, tag: Option<u32>, result: Result<(), Refusal> },
+}
+
+/// A connection of a client that was let in.
+pub(super) struct Connection {
+    socket: Arc<OwnedFd>,
+    client: Arc<Admitted>,
+    /// What was received and not taken.
+    received: Vec<u8>,
+    /// Answers that the socket did not take.
+    answers: Vec<u8>,
+    body: Option<Body>,
+}
+
+impl Scratch {
+    pub fn new() -> Self {
+        let received = vec![0; TCP_CHUNK_BYTES].into();
+        Self { received, begin: 0, end: 0, answers: Vec::with_capacity(TCP_CHUNK_BYTES) }
+    }
+
+    fn load(&mut self, received: &mut Vec<u8>, answers: &mut Vec<u8>) {
+        (self.begin, self.end) = (0, received.len());
+        self.received[..received.len()].copy_from_slice(received);
+        self.answers.clear();
+        self.answers.extend_from_slice(answers);
+        // A connection at rest holds no memory.
+        (*received, *answers) = (Vec::new(), Vec::new());
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.received[self.begin..self.end]
+    }
+
+    /// Makes room behind what is left.
+    fn room(&mut self) -> &mut [u8] {
+        if self.begin > 0 {
+            self.received.copy_within(self.begin..self.end, 0);
+            (self.begin, self.end) = (0, self.end - self.begin);
+        }
+        &mut self.received[self.end..]
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.client.has_gone();
+    }
+}
+
+/// How far a turn has come.
+struct Turn<'a> {
+    region: &'a Region,
+    scratch: &'a mut Scratch,
+    /// Bytes that may still be received, and sent.
+    budget: [usize; 2],
+}
+
+impl Connection {
+    pub fn new(socket: Arc<OwnedFd>, client: Arc<Admitted>) -> Self {
+        let (received, answers) = (Vec::new(), Vec::new());
+        Self { socket, client, received, answers, body: None }
+    }
+
+    pub fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
+    /// Bytes that the connection holds between turns.
+    #[cfg(test)]
+    pub fn held_bytes(&self) -> usize {
+        self.received.capacity() + self.answers.capacity()
+    }
+
+    /// Executes requests for a while.
+    ///
+    /// # Errors
+    /// [`Cut`] if the connection has to end.
+    pub fn turn(&mut self, region: &Region, scratch: &mut Scratch) -> Result<Next, Cut> {
+        let client = self.client.clone();
+        // Held to the end of the turn: whoever fences the client waits for it (invariant 2).
+        let gate = client.enter().ok_or(Cut::Fenced)?;
+        scratch.load(&mut self.received, &mut self.answers);
+        let mut turn = Turn { region, scratch, budget: [TCP_TURN_BYTES; 2] };
+        let next = self.go_on(&mut turn);
+        drop(gate);
+        let next = next?;
+        self.received.extend_from_slice(scratch.rest());
+        self.answers.append(&mut scratch.answers);
+        self.answers.shrink_to_fit();
+        Ok(next)
+    }
+
+    fn go_on(&mut self, turn: &mut Turn<'_>) -> Result<Next, Cut> {
+        loop {
+            let full = turn.scratch.answers.len() >= TCP_CHUNK_BYTES / 2;
+            let sends = matches!(self.body, Some(Body::Out { .. }));
+            if (full || sends) && !self.send_answers(turn)? {
+                return Ok(Next::Write);
+            }
+            let waits = match self.body.take() {
+                Some(Body::Out { offset, left }) => self.send_body(turn, offset, left)?,
+                Some(Body::In { offset, left, tag, result }) => {
+                    self.receive_body(turn, (offset, left), tag, result)?
+                }
+                None if turn.budget[1] == 0 => Some(Next::Turn),
+                None => self.execute_next(turn)?,
+            };
+            if let Some(next) = waits {
+                let all_sent = self.body_is_out() || self.send_answers(turn)?;
+                return Ok(if all_sent { next } else { Next::Write });
+            }
+        }
+    }
+
+    fn body_is_out(&self) -> bool {
+        matches!(self.body, Some(Body::Out { .. }))
+    }
+
+    /// Sends the answers. Returns whether the socket took them all.
+    fn send_answers(&self, turn: &mut Turn<'_>) -> Result<bool, Cut> {
+        let answers = &mut turn.scratch.answers;
+        let mut sent = 0;
+        while sent < answers.len() {
+            match socket::send(self.socket.as_fd(), &answers[sent..])? {
+                Moved::Bytes(bytes) => sent += bytes,
+                Moved::Nothing => break,
+                Moved::End => return Err(Cut::Ended),
+            }
+        }
+        answers.drain(..sent);
+        Ok(answers.is_empty())
+    }
+
+    /// Receives a chunk behind what is left. Returns what the connection waits for if nothing came.
+    fn receive(&self, turn: &mut Turn<'_>) -> Result<Option<Next>, Cut> {
+        if turn.budget[0] == 0 {
+            return Ok(Some(Next::Turn));
+        }
+        let room = turn.scratch.room();
+        match socket::receive(self.socket.as_fd(), room)? {
+            Moved::Bytes(bytes) => {
+                turn.scratch.end += bytes;
+                turn.budget[0] = turn.budget[0].saturating_sub(bytes);
+                Ok(None)
+            }
+            Moved::Nothing => Ok(Some(Next::Read)),
+            Moved::End => Err(Cut::Ended),
+        }
+    }
+
+    /// Executes the next request. Returns what the connection waits for, if it is not there.
+    fn execute_next(&mut self, turn: &mut Turn<'_>) -> Result<Option<Next>, Cut> {
+        let Ok((header, _)) = RequestHeader::read_from_prefix(turn.scratch.rest()) else {
+            return self.receive(turn);
+        };
+        let request = Request::parse(&header)?;
+        let is_straight = request.len as usize >= TCP_STRAIGHT_BYTES_MIN;
+        let body_bytes = if is_straight { 0 } else { request.body_bytes() };
+        if turn.scratch.rest().len() < REQUEST_BYTES + body_bytes {
+            return self.receive(turn);
+        }
+        turn.scratch.begin += REQUEST_BYTES;
+        let (offset, left) = (request.offset, request.len as usize);
+        let result = self.client.keys().check(&request);
+        if is_straight && request.verb == Verb::Write {
+            let tag = request.is_signaled.then_some(request.tag);
+            self.body = Some(Body::In { offset, left, tag, result });
+            return Ok(None);
+        }
+        let answers = &mut turn.scratch.answers;
+        let body = &turn.scratch.received[turn.scratch.begin..][..body_bytes];
+        let begin = answers.len();
+        if request.is_signaled {
+            let bytes = match request.verb {
+                Verb::Read => request.len,
+                Verb::Write => 0,
+                Verb::CompareSwap | Verb::FetchAdd => 8,
+            };
+            let answer = Answer { tag: request.tag, result: result.map(|()| bytes) };
+            answers.extend_from_slice(answer.header().as_bytes());
+        } else if let Err(refusal) = result {
+            return Err(Cut::Forbidden(refusal));
+        }
+        if result.is_ok() {
+            match request.verb {
+                Verb::Read if is_straight => self.body = Some(Body::Out { offset, left }),
+                Verb::Read => {
+                    let at = answers.len();
+                    answers.resize(at + left, 0);
+                    turn.region.copy_out(offset, &mut answers[at..]);
+                }
+                Verb::Write => turn.region.copy_in(offset, body),
+                Verb::CompareSwap => {
+                    let (words, _) = SwapWords::read_from_prefix(body).expect("it is as long");
+                    let (expect, new) = (words.expect.get(), words.new.get());
+                    let word = turn.region.word(offset);
+                    let swapped =
+                        word.compare_exchange(expect, new, Ordering::AcqRel, Ordering::Acquire);
+                    let (Ok(was) | Err(was)) = swapped;
+                    answers.extend_from_slice(&was.to_le_bytes());
+                }
+                Verb::FetchAdd => {
+                    let add = u64::from_le_bytes(body.try_into().expect("it is a word"));
+                    let was = turn.region.word(offset).fetch_add(add, Ordering::AcqRel);
+                    answers.extend_from_slice(&was.to_le_bytes());
+                }
+            }
+        }
+        turn.scratch.begin += body_bytes;
+        turn.budget[1] = turn.budget[1].saturating_sub(answers.len() - begin);
+        Ok(None)
+    }
+
+    fn send_body(
+        &mut self,
+        turn: &mut Turn<'_>,
+        offset: u64,
+        left: usize,
+    ) -> Result<Option<Next>, Cut> {
+        let keep = |it: &mut Self, offset, left| it.body = Some(Body::Out { offset, left });
+        let some = left.min(turn.budget[1]);
+        if some == 0 {
+            keep(self, offset, left);
+            return Ok(Some(Next::Turn));
+        }
+        match socket::send_from(self.socket.as_fd(), turn.region, offset, some)? {
+            Moved::Bytes(bytes) => {
+                turn.budget[1] -= bytes;
+                if bytes < left {
+                    keep(self, offset + bytes as u64, left - bytes);
+                }
+                Ok(None)
+            }
+            Moved::Nothing => {
+                keep(self, offset, left);
+                Ok(Some(Next::Write))
+            }
+            Moved::End => Err(Cut::Ended),
+        }
+    }
+
+    fn receive_body(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (offset, left): (u64, usize),
+        tag: Option<u32>,
+        result: Result<(), Refusal>,
+    ) -> Result<Option<Next>, Cut> {
+        let mut next = None;
+        let rest = turn.scratch.rest();
+        let taken = if rest.is_empty() {
+            let some = left.min(turn.budget[0]);
+            let moved = match result {
+                _ if some == 0 => {
+                    next = Some(Next::Turn);
+                    Moved::Nothing
+                }
+                Ok(()) => socket::receive_into(self.socket.as_fd(), turn.region, offset, some)?,
+                Err(_) => {
+                    let room = turn.scratch.room();
+                    let some = some.min(room.len());
+                    socket::receive(self.socket.as_fd(), &mut room[..some])?
+                }
+            };
+            match moved {
+                Moved::Bytes(bytes) => {
+                    turn.budget[0] -= bytes;
+                    bytes
+                }
+                Moved::Nothing => {
+                    next = next.or(Some(Next::Read));
+                    0
+                }
+                Moved::End => return Err(Cut::Ended),
+            }
+        } else {
+            let taken = rest.len().min(left);
+            if result.is_ok() {
+                turn.region.copy_in(offset, &rest[..taken]);
+            }
+            turn.scratch.begin += taken;
+            taken
+        };
+        if taken < left {
+            let (offset, left) = (offset + taken as u64, left - taken);
+            self.body = Some(Body::In { offset, left, tag, result });
+            return Ok(next);
+        }
+        match (tag, result) {
+            (Some(tag), result) => {
+                let answer = Answer { tag, result: result.map(|()| 0) };
+                turn.scratch.answers.extend_from_slice(answer.header().as_bytes());
+            }
+            (None, Err(refusal)) => return Err(Cut::Forbidden(refusal)),
+            (None, Ok(())) => (),
+        }
+        Ok(None)
+    }
+}
+
+const _: () = assert!(TCP_STRAIGHT_BYTES_MIN + REQUEST_BYTES <= TCP_CHUNK_BYTES / 2);
+const _: () = assert!(mem::size_of::<Connection>() <= 256);

@@ -1,0 +1,97 @@
+//! The client's side: one thread's connections to the agents of the nodes.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::TcpError;
+use super::engine::Engine;
+use super::frame::{Hello, WELCOME_BYTES, Welcome};
+use super::setup::Answer;
+use crate::away::Away;
+use crate::away::keys::Keys;
+use crate::shm::{Region, ShmEndpoint};
+use crate::{Fabric, RegionId, RemoteAddr, Result, UnreliableWrites};
+
+/// One thread's endpoint to the regions of a cluster, over TCP.
+///
+/// The home region is mapped into this process: the processor does all verbs there. Dropping the
+/// endpoint ends its connections; verbs that have left are executed nevertheless.
+pub struct TcpEndpoint {
+    away: Away<Engine>,
+}
+
+impl TcpEndpoint {
+    /// An endpoint without connections.
+    pub fn new(home: RegionId, home_region: Arc<Region>) -> Self {
+        let mut local = ShmEndpoint::new(home);
+        local.attach(home, home_region);
+        let engine = Arc::new_cyclic(|itself| Mutex::new(Engine::new(itself.clone())));
+        Self { away: Away::new(local, home, engine) }
+    }
+
+    /// Connects to the agent at `address`, whose node has given `answer` and has a region of
+    /// `region_bytes`: from now on verbs go over this connection. `patience` bounds the time until
+    /// the agent has answered.
+    ///
+    /// The caller vouches that the node's side of an earlier connection, if there was one, is gone:
+    /// that its [`Accepted`](super::Accepted) was dropped, or its process has ended. Verbs of
+    /// unknown outcome count as settled from then on.
+    ///
+    /// # Errors
+    /// [`TcpError`]. An existing connection stays.
+    pub fn connect(
+        &self,
+        node: RegionId,
+        region_bytes: u64,
+        address: SocketAddr,
+        answer: &Answer,
+        patience: Duration,
+    ) -> Result<(), TcpError> {
+        answer.validate(region_bytes)?;
+        let os = |action| move |source| TcpError::Os { action, source };
+        let mut stream = TcpStream::connect_timeout(&address, patience).map_err(os("connect"))?;
+        let greeted = (|| {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(patience))?;
+            stream.write_all(Hello::new(answer.token).as_bytes())?;
+            let mut welcome = [0; WELCOME_BYTES];
+            stream.read_exact(&mut welcome)?;
+            stream.set_nonblocking(true)?;
+            Ok::<_, io::Error>(welcome)
+        })();
+        let welcome = greeted.map_err(os("greet the agent"))?;
+        let welcome = Welcome::read_from_bytes(&welcome).expect("it is as long");
+        let told = welcome.result().map_err(|garbage| TcpError::Hostile { what: garbage.0 })?;
+        told.map_err(TcpError::Unwelcome)?;
+        let keys = Keys::new(answer.grants.clone());
+        self.away.carrier().install(node, region_bytes, keys, stream.into());
+        Ok(())
+    }
+
+    /// The nodes to which a connection broke and has to be made again.
+    pub fn broken(&self) -> Vec<RegionId> {
+        let mut engine = self.away.carrier();
+        crate::away::Carrier::progress(&mut *engine);
+        engine.broken()
+    }
+}
+
+impl Fabric for TcpEndpoint {
+    crate::pass_on!(
+        caps counters read_words read_bucket read read_many read_word_and_bytes compare_swap
+        compare_swap_many fetch_add write_unsignaled write is_mapped store store_before store_after
+        announce load load_bytes reload will_store raw posted is_settled now_us wall_ms random
+        pause => away
+    );
+}
+
+/// Over TCP nothing gets lost but with the connection.
+impl UnreliableWrites for TcpEndpoint {
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
+        self.away.write_unsignaled_of_any_length(at, bytes)
+    }
+}

@@ -1,0 +1,254 @@
+//! The verbs of one thread over TCP: its connections, and what is under way on them.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Mutex, Weak};
+
+use super::link::{Flight, Link, Lost, Then};
+use crate::away::keys::{Keys, Refused, Remote};
+use crate::away::ops::{OpId, Ops};
+use crate::away::{Carrier, Task};
+use crate::bounds::is_inside;
+use crate::limits::{TCP_CHUNK_BYTES, TCP_UNSENT_BYTES_MAX, TRANSFER_BYTES_MAX};
+use crate::networks::Network;
+use crate::rights::Access;
+use crate::shm::parking;
+use crate::{Atomics, Caps, FabricError, RegionId, RemoteAddr, Result, RoundTrip, Validation};
+
+/// The verbs of one thread that are under way.
+pub(super) struct Engine {
+    /// By region.
+    ways: Vec<Option<Way>>,
+    ops: Ops,
+    /// Verbs posted so far.
+    posted: u64,
+    scratch: Box<[u8]>,
+    /// This engine, for the thread's rounds.
+    itself: Weak<Mutex<Self>>,
+}
+
+/// The way to a node, which outlives the connections to it.
+struct Way {
+    region_bytes: u64,
+    keys: Keys,
+    /// `None`: it broke.
+    link: Option<Link>,
+    /// The number of the first verb of unknown outcome, until the connection is made again.
+    unknown: Option<u64>,
+}
+
+impl Engine {
+    pub fn new(itself: Weak<Mutex<Self>>) -> Self {
+        let scratch = vec![0; TCP_CHUNK_BYTES].into();
+        Self { ways: Vec::new(), ops: Ops::default(), posted: 0, scratch, itself }
+    }
+
+    /// Uses a connection from now on.
+    pub fn install(&mut self, region: RegionId, region_bytes: u64, keys: Keys, socket: OwnedFd) {
+        self.break_link(region, &Lost::Ended);
+        let at = usize::from(region.0);
+        if self.ways.len() <= at {
+            self.ways.resize_with(at + 1, || None);
+        }
+        let link = Some(Link::new(socket, region_bytes));
+        self.ways[at] = Some(Way { region_bytes, keys, link, unknown: None });
+    }
+
+    /// The nodes to which a connection broke.
+    pub fn broken(&self) -> Vec<RegionId> {
+        let ways = self.ways.iter().enumerate();
+        let broken = ways.filter(|(_, way)| way.as_ref().is_some_and(|way| way.link.is_none()));
+        broken.map(|(region, _)| RegionId(region as u8)).collect()
+    }
+
+    fn way(&self, region: RegionId) -> Option<&Way> {
+        self.ways.get(usize::from(region.0))?.as_ref()
+    }
+
+    #[cold]
+    fn break_link(&mut self, region: RegionId, why: &Lost) {
+        let Some(Some(way)) = self.ways.get_mut(usize::from(region.0)) else { return };
+        let Some(link) = way.link.take() else { return };
+        tracing::debug!(region = region.0, %why, "a connection broke");
+        let unknown = link.break_off(&mut self.ops);
+        way.unknown = way.unknown.into_iter().chain(unknown).min();
+    }
+
+    /// Queues the requests of a verb: one for each key.
+    fn push(&mut self, op: Option<OpId>, then: Then, at: RemoteAddr, len: usize, bytes: &[u8]) {
+        let number = self.posted;
+        self.posted += 1;
+        let way = self.ways[usize::from(at.region().0)].as_mut().expect("it was checked");
+        let link = way.link.as_mut().expect("it was looked at");
+        let mut done = 0;
+        while done < len {
+            let place = at.offset() + done as u64;
+            let (to, run) = way.keys.remote(place).expect("rights to every byte were checked");
+            let some = run.min((len - done) as u64) as usize;
+            if let Some(op) = op.filter(|_| done > 0) {
+                self.ops.begin(op);
+            }
+            let task = match then {
+                Then::Verb(Task::At(from)) => Then::Verb(Task::At(from + done)),
+                Then::Verb(Task::Words(from)) => Then::Verb(Task::Words(from + done as u16)),
+                other => other,
+            };
+            let flight = Flight { number, op, task, at: at.add(done as u64), len: some };
+            let part = bytes.get(done..done + some).unwrap_or_default();
+            link.push(flight, to, done, part, &mut self.ops);
+            done += some;
+        }
+    }
+
+    /// Asks for an answer where all that is under way has none.
+    fn flush(&mut self) {
+        for (region, way) in self.ways.iter_mut().enumerate() {
+            let Some(way) = way else { continue };
+            let Some(link) = way.link.as_mut().filter(|link| !link.ends_with_answer()) else {
+                continue;
+            };
+            let at = RemoteAddr::new(RegionId(region as u8), 0);
+            let to: Remote = way.keys.anywhere();
+            let flight = Flight { number: self.posted, op: None, task: Then::Flush, at, len: 0 };
+            link.push(flight, to, 0, &[], &mut self.ops);
+        }
+    }
+
+    /// Sends and receives on all connections that have something under way.
+    fn drive(&mut self) -> bool {
+        let mut has_come = false;
+        for at in 0..self.ways.len() {
+            let Some(way) = &mut self.ways[at] else { continue };
+            let Some(link) = way.link.as_mut().filter(|link| !link.is_idle()) else { continue };
+            let ops = &mut self.ops;
+            let driven = link.send(ops).and_then(|()| link.receive(ops, &mut self.scratch));
+            match driven {
+                Ok(come) => has_come |= come,
+                Err(why) => {
+                    self.break_link(RegionId(at as u8), &why);
+                    has_come = true;
+                }
+            }
+        }
+        has_come
+    }
+
+    fn oldest_unsettled(&self) -> Option<u64> {
+        let ways = || self.ways.iter().flatten();
+        let under_way = ways().filter_map(|way| way.link.as_ref()?.oldest_mutating());
+        under_way.chain(ways().filter_map(|way| way.unknown)).min()
+    }
+}
+
+impl Network for Engine {
+    fn progress(&mut self) -> bool {
+        self.drive()
+    }
+
+    fn is_idle(&self) -> bool {
+        Carrier::is_idle(self)
+    }
+
+    fn sockets(&self, watch: &mut dyn FnMut(BorrowedFd<'_>, bool)) {
+        let links = self.ways.iter().flatten().filter_map(|way| way.link.as_ref());
+        for link in links.filter(|link| !link.is_idle()) {
+            watch(link.socket(), link.unsent() > 0);
+        }
+    }
+}
+
+impl Carrier for Engine {
+    const CAPS: Caps = Caps {
+        atomics: Atomics::Coherent,
+        validation: Validation::Checksum,
+        round_trip: RoundTrip::Dear,
+    };
+
+    fn ops(&mut self) -> &mut Ops {
+        &mut self.ops
+    }
+
+    fn check(&self, at: RemoteAddr, len: usize, access: Access) -> Result<()> {
+        let region = at.region();
+        let Some(way) = self.way(region) else {
+            return Err(FabricError::Unattached { region });
+        };
+        if len > TRANSFER_BYTES_MAX {
+            let (len, max) = (len as u64, TRANSFER_BYTES_MAX as u64);
+            return Err(FabricError::TooLong { len, max });
+        }
+        let (len, region_bytes) = (len as u64, way.region_bytes);
+        if !is_inside(at.offset(), len, region_bytes) {
+            return Err(FabricError::OutOfBounds { at, len, region_bytes });
+        }
+        way.keys.check(at.offset(), len, access).map_err(|refused| match refused {
+            Refused::ReadOnly => FabricError::ReadOnly { at },
+            Refused::Nothing => FabricError::AccessDenied { at },
+        })
+    }
+
+    fn check_words(&self, at: RemoteAddr, words: usize, access: Access) -> Result<()> {
+        let len = words * 8;
+        self.check(at, len, access)?;
+        let way = self.way(at.region()).expect("it was checked");
+        if !at.offset().is_multiple_of(8) {
+            let region_bytes = way.region_bytes;
+            return Err(FabricError::OutOfBounds { at, len: len as u64, region_bytes });
+        }
+        let is_split = access == Access::ReadAtomic
+            && way.keys.remote(at.offset()).is_none_or(|(_, run)| run < 8);
+        if is_split { Err(FabricError::AccessDenied { at }) } else { Ok(()) }
+    }
+
+    fn queue(&mut self, op: OpId, task: Task, at: RemoteAddr, len: usize) {
+        let region = at.region();
+        if self.way(region).is_none_or(|way| way.link.is_none()) {
+            return self.ops.end(op, Err(FabricError::Unreachable { region }));
+        }
+        if len == 0 {
+            return self.ops.end(op, Ok(()));
+        }
+        self.push(Some(op), Then::Verb(task), at, len, &[]);
+    }
+
+    fn queue_unsignaled(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
+        let region = at.region();
+        loop {
+            let link = self.way(region).and_then(|way| way.link.as_ref());
+            let link = link.ok_or(FabricError::Unreachable { region })?;
+            if link.unsent() <= TCP_UNSENT_BYTES_MAX {
+                break;
+            }
+            // The node takes no more for now, and nothing bounds how many of these there are.
+            self.drive();
+            std::thread::yield_now();
+        }
+        self.push(None, Then::Unsignaled, at, bytes.len(), bytes);
+        Ok(())
+    }
+
+    fn ring(&mut self) {
+        parking::network(self.itself.clone());
+    }
+
+    fn progress(&mut self) {
+        self.drive();
+    }
+
+    fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    fn is_settled(&mut self, mark: u64) -> bool {
+        if self.oldest_unsettled().is_none_or(|oldest| oldest >= mark) {
+            return true;
+        }
+        self.flush();
+        self.drive();
+        self.oldest_unsettled().is_none_or(|oldest| oldest >= mark)
+    }
+
+    fn is_idle(&self) -> bool {
+        let mut links = self.ways.iter().flatten().filter_map(|way| way.link.as_ref());
+        links.all(|link| link.is_idle() && link.unsent() == 0)
+    }
+}

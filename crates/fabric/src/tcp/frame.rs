@@ -1,0 +1,366 @@
+//! What travels over a connection: headers of fixed length, and bytes after some of them. All
+//! numbers are little-endian.
+//!
+//! | from | header | bytes after it |
+//! | --- | --- | --- |
+//! | client | [`Hello`], once, 32 bytes | |
+//! | node | [`Welcome`], once, 8 bytes | |
+//! | client | [`RequestHeader`], 24 bytes | WRITE: the bytes; CAS: [`SwapWords`]; FAA: the word to add |
+//! | node | [`AnswerHeader`], 16 bytes | READ: the bytes; CAS and FAA: the word that was there |
+//!
+//! A node executes the requests of a connection in their order, and answers in that order; a
+//! request without [`SIGNALED`] has no answer. A header that is not one of these ends the
+//! connection: nothing says where the next one would begin.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::limits::TRANSFER_BYTES_MAX;
+use crate::rights::Access;
+
+/// The version of all that this file says.
+pub const VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"loch-tcp";
+
+/// Proves that a node has let the client in, which got it over another way.
+pub type Token = [u8; 16];
+
+pub const HELLO_BYTES: usize = size_of::<Hello>();
+pub const WELCOME_BYTES: usize = size_of::<Welcome>();
+pub const REQUEST_BYTES: usize = size_of::<RequestHeader>();
+pub const ANSWER_BYTES: usize = size_of::<AnswerHeader>();
+
+/// The first bytes of a connection.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Hello {
+    magic: [u8; 8],
+    version: U32,
+    zero: U32,
+    token: Token,
+}
+
+/// The node's answer to a [`Hello`].
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Welcome {
+    version: U32,
+    /// 0, or the reason why the client is not let in.
+    status: U32,
+}
+
+/// Why a node lets a client not in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unwelcome {
+    /// It speaks another version.
+    #[error("the node speaks another version of the protocol")]
+    Version = 1,
+    /// The token opens nothing: it was used, it is too old, or it is another node's.
+    #[error("the node does not know the token, which opens one connection soon after it was given")]
+    Token = 2,
+}
+
+/// The beginning of a request.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RequestHeader {
+    verb: u8,
+    flags: u8,
+    zero: U16,
+    key: U32,
+    offset: U64,
+    len: U32,
+    tag: U32,
+}
+
+/// The bit of a request that is answered.
+pub const SIGNALED: u8 = 1;
+
+/// The words of a CAS.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SwapWords {
+    pub expect: U64,
+    pub new: U64,
+}
+
+/// The beginning of an answer.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct AnswerHeader {
+    tag: U32,
+    /// 0, or the reason why the verb was not executed.
+    status: U32,
+    /// Bytes after this header.
+    len: U64,
+}
+
+/// The verbs of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Read = 1,
+    Write = 2,
+    CompareSwap = 3,
+    FetchAdd = 4,
+}
+
+impl Verb {
+    const ALL: [Self; 4] = [Self::Read, Self::Write, Self::CompareSwap, Self::FetchAdd];
+
+    /// The right that it needs.
+    pub fn access(self) -> Access {
+        match self {
+            Self::Read => Access::Read,
+            Self::CompareSwap | Self::FetchAdd => Access::ReadAtomic,
+            Self::Write => Access::Full,
+        }
+    }
+
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd)
+    }
+}
+
+/// A request, without the bytes after its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub verb: Verb,
+    pub is_signaled: bool,
+    /// The number that the answer repeats.
+    pub tag: u32,
+    pub key: u32,
+    pub offset: u64,
+    /// Bytes of the region that the verb touches.
+    pub len: u32,
+}
+
+impl Request {
+    /// Bytes after the header.
+    pub fn body_bytes(&self) -> usize {
+        match self.verb {
+            Verb::Read => 0,
+            Verb::Write => self.len as usize,
+            Verb::CompareSwap => size_of::<SwapWords>(),
+            Verb::FetchAdd => 8,
+        }
+    }
+
+    /// The header.
+    pub fn header(&self) -> RequestHeader {
+        RequestHeader {
+            verb: self.verb as u8,
+            flags: if self.is_signaled { SIGNALED } else { 0 },
+            zero: U16::ZERO,
+            key: self.key.into(),
+            offset: self.offset.into(),
+            len: self.len.into(),
+            tag: self.tag.into(),
+        }
+    }
+
+    /// The request that a header begins.
+    ///
+    /// # Errors
+    /// [`Garbage`] says what is wrong with it.
+    pub fn parse(header: &RequestHeader) -> Result<Self, Garbage> {
+        let verb = Verb::ALL.into_iter().find(|verb| *verb as u8 == header.verb);
+        let verb = verb.ok_or(Garbage("a verb that there is not"))?;
+        if header.flags & !SIGNALED != 0 || header.zero != U16::ZERO {
+            return Err(Garbage("bits of a request that mean nothing"));
+        }
+        let is_signaled = header.flags == SIGNALED;
+        if !is_signaled && verb != Verb::Write {
+            return Err(Garbage("a request for bytes that no answer brings"));
+        }
+        let len = header.len.get();
+        if len as usize > TRANSFER_BYTES_MAX || verb.is_atomic() && len != 8 {
+            return Err(Garbage("a length that no verb has"));
+        }
+        let (tag, key, offset) = (header.tag.get(), header.key.get(), header.offset.get());
+        Ok(Self { verb, is_signaled, tag, key, offset, len })
+    }
+}
+
+/// Bytes that are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it sent {0}")]
+pub struct Garbage(pub &'static str);
+
+/// Why a node has not executed a verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The connection has no such key.
+    #[error("the connection has no such key")]
+    UnknownKey = 1,
+    /// The key does not open all of these bytes.
+    #[error("the key does not open all of these bytes")]
+    OutOfBounds = 2,
+    /// The key does not give this right.
+    #[error("the key does not give this right")]
+    ReadOnly = 3,
+    /// The word of an atomic is not aligned.
+    #[error("the word of an atomic is not aligned")]
+    Misaligned = 4,
+}
+
+impl Refusal {
+    const ALL: [Self; 4] = [Self::UnknownKey, Self::OutOfBounds, Self::ReadOnly, Self::Misaligned];
+}
+
+/// An answer, without the bytes after its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub tag: u32,
+    /// Bytes after the header, or why there are none.
+    pub result: Result<u32, Refusal>,
+}
+
+impl Answer {
+    pub fn header(&self) -> AnswerHeader {
+        let (status, len) = match self.result {
+            Ok(len) => (0, len),
+            Err(refusal) => (refusal as u32, 0),
+        };
+        AnswerHeader { tag: self.tag.into(), status: status.into(), len: u64::from(len).into() }
+    }
+
+    /// The answer that a header begins.
+    ///
+    /// # Errors
+    /// [`Garbage`] says what is wrong with it.
+    pub fn parse(header: &AnswerHeader) -> Result<Self, Garbage> {
+        let (tag, len) = (header.tag.get(), header.len.get());
+        let result = match header.status.get() {
+            0 if len > TRANSFER_BYTES_MAX as u64 => {
+                return Err(Garbage("a length that no verb has"));
+            }
+            0 => Ok(len as u32),
+            _ if len != 0 => return Err(Garbage("bytes after a refusal")),
+            status => {
+                let refusal = Refusal::ALL.into_iter().find(|it| *it as u32 == status);
+                Err(refusal.ok_or(Garbage("a refusal that there is not"))?)
+            }
+        };
+        Ok(Self { tag, result })
+    }
+}
+
+impl Hello {
+    pub fn new(token: Token) -> Self {
+        Self { magic: MAGIC, version: VERSION.into(), zero: U32::ZERO, token }
+    }
+
+    /// The token, if a node of this version can speak with the client.
+    ///
+    /// # Errors
+    /// [`Garbage`] if this is not the beginning of such a connection at all.
+    pub fn token(&self) -> Result<Result<Token, Unwelcome>, Garbage> {
+        if self.magic != MAGIC {
+            return Err(Garbage("something else than a greeting"));
+        }
+        let is_known = self.version.get() == VERSION && self.zero == U32::ZERO;
+        Ok(if is_known { Ok(self.token) } else { Err(Unwelcome::Version) })
+    }
+}
+
+impl Welcome {
+    pub fn new(result: Result<(), Unwelcome>) -> Self {
+        let status = result.map_or_else(|reason| reason as u32, |()| 0);
+        Self { version: VERSION.into(), status: status.into() }
+    }
+
+    /// Whether the client is let in.
+    ///
+    /// # Errors
+    /// [`Garbage`] if the node's answer is none.
+    pub fn result(&self) -> Result<Result<(), Unwelcome>, Garbage> {
+        Ok(match (self.status.get(), self.version.get()) {
+            (0, VERSION) => Ok(()),
+            (1, _) | (0, _) => Err(Unwelcome::Version),
+            (2, _) => Err(Unwelcome::Token),
+            _ => return Err(Garbage("something else than a welcome")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn headers_are_as_long_as_they_say() {
+        let lengths = [HELLO_BYTES, WELCOME_BYTES, REQUEST_BYTES, ANSWER_BYTES];
+        assert_eq!(lengths, [32, 8, 24, 16]);
+    }
+
+    #[test]
+    fn a_request_is_these_bytes() {
+        let request = Request {
+            verb: Verb::CompareSwap,
+            is_signaled: true,
+            tag: 0x0102_0304,
+            key: 0x0506_0708,
+            offset: 0x090A_0B0C_0D0E_0F10,
+            len: 8,
+        };
+        let bytes = request.header();
+        let bytes = bytes.as_bytes();
+        assert_eq!(bytes[..8], [3, 1, 0, 0, 8, 7, 6, 5]);
+        assert_eq!(bytes[8..16], [0x10, 0x0F, 0x0E, 0x0D, 0x0C, 0x0B, 0x0A, 9]);
+        assert_eq!(bytes[16..], [8, 0, 0, 0, 4, 3, 2, 1]);
+    }
+
+    #[test]
+    fn what_no_client_sends_is_garbage() {
+        let good =
+            Request { verb: Verb::Write, is_signaled: false, tag: 1, key: 2, offset: 3, len: 4 };
+        assert_eq!(Request::parse(&good.header()), Ok(good));
+        let bad = |change: fn(&mut RequestHeader)| {
+            let mut header = good.header();
+            change(&mut header);
+            Request::parse(&header).is_err()
+        };
+        assert!(bad(|it| it.verb = 0) && bad(|it| it.verb = 5));
+        assert!(bad(|it| it.flags = 2) && bad(|it| it.zero = 1.into()));
+        assert!(bad(|it| it.verb = Verb::Read as u8), "nobody would answer");
+        assert!(bad(|it| it.len = (TRANSFER_BYTES_MAX as u32 + 1).into()));
+        assert!(bad(|it| (it.verb, it.flags) = (Verb::FetchAdd as u8, SIGNALED)), "not a word");
+    }
+
+    #[test]
+    fn a_greeting_of_another_version_is_understood() {
+        let mut hello = Hello::new([7; 16]);
+        assert_eq!(hello.token(), Ok(Ok([7; 16])));
+        hello.version = 2.into();
+        assert_eq!(hello.token(), Ok(Err(Unwelcome::Version)));
+        hello.magic[0] = b'L';
+        assert!(hello.token().is_err());
+        for result in [Ok(()), Err(Unwelcome::Version), Err(Unwelcome::Token)] {
+            assert_eq!(Welcome::new(result).result(), Ok(result));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_parsed_is_what_was_sent(bytes in any::<[u8; REQUEST_BYTES]>(), verb in 0u8..6) {
+            let mut header = RequestHeader::read_from_bytes(&bytes).unwrap();
+            (header.verb, header.flags, header.zero) = (verb, header.flags & 1, 0.into());
+            if let Ok(request) = Request::parse(&header) {
+                let again = request.header();
+                prop_assert_eq!(again.as_bytes(), header.as_bytes());
+            }
+        }
+
+        #[test]
+        fn an_answer_is_what_was_sent(bytes in any::<[u8; ANSWER_BYTES]>(), status in 0u32..6) {
+            let mut header = AnswerHeader::read_from_bytes(&bytes).unwrap();
+            header.status = status.into();
+            if let Ok(answer) = Answer::parse(&header) {
+                let again = answer.header();
+                prop_assert_eq!(again.as_bytes(), header.as_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! One connection at its client: the requests that wait to be sent, and those that wait for
+//! answers.
+//!
+//! # Invariants
+//! 1. The flights are the requests in the order in which they stand in the stream. The node answers
+//!    in that order, so an answer is that of the first flight that has one, and says that all
+//!    before it are over, too.
+//! 2. A flight that begins behind what was sent was not sent.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::frame::{
+    ANSWER_BYTES, Answer, AnswerHeader, Garbage, Refusal, Request, SwapWords, Verb,
+};
+use super::socket::{self, Moved};
+use crate::away::Task;
+use crate::away::keys::Remote;
+use crate::away::ops::{OpId, Ops};
+use crate::limits::TCP_STRAIGHT_BYTES_MIN;
+use crate::{FabricError, RemoteAddr, Result};
+
+/// A request that was queued.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    /// The verb's number among all of the endpoint.
+    pub number: u64,
+    pub op: Option<OpId>,
+    pub task: Then,
+    pub at: RemoteAddr,
+    pub len: usize,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Then {
+    Verb(Task),
+    /// A WRITE without an answer.
+    Unsignaled,
+    /// A READ of nothing: its answer says that all before it are over.
+    Flush,
+}
+
+impl Flight {
+    pub fn mutates(&self) -> bool {
+        match self.task {
+            Then::Verb(task) => task.mutates(),
+            Then::Unsignaled => true,
+            Then::Flush => false,
+        }
+    }
+}
+
+/// A part of what is to be sent.
+enum Piece {
+    Bytes(Vec<u8>),
+    /// A part of an operation's buffer.
+    Buffer {
+        op: OpId,
+        from: usize,
+        len: usize,
+    },
+}
+
+/// An answer of which bytes are still to come.
+struct Body {
+    flight: Flight,
+    /// Bytes that have come.
+    done: usize,
+}
+
+/// Why a connection broke.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Lost {
+    #[error("the node has ended it")]
+    Ended,
+    #[error("the node does not keep to the protocol: {0}")]
+    Garbage(#[from] Garbage),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A connection.
+pub(super) struct Link {
+    socket: OwnedFd,
+    region_bytes: u64,
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that were sent.
+    front: usize,
+    /// Bytes of the stream that were queued, and sent.
+    queued: u64,
+    sent: u64,
+    /// With the place in the stream at which each begins.
+    flights: VecDeque<(u64, Flight)>,
+    /// How many of them have answers.
+    waiting: u32,
+    /// The tag of the next request.
+    tag: u32,
+    received: Vec<u8>,
+    body: Option<Body>,
+}
+
+impl Link {
+    pub fn new(socket: OwnedFd, region_bytes: u64) -> Self {
+        Self {
+            socket,
+            region_bytes,
+            pieces: VecDeque::new(),
+            front: 0,
+            queued: 0,
+            sent: 0,
+            flights: VecDeque::new(),
+            waiting: 0,
+            tag: 0,
+            received: Vec::new(),
+            body: None,
+        }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn unsent(&self) -> u64 {
+        self.queued - self.sent
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty() && self.body.is_none()
+    }
+
+    /// The number of the first verb that changes memory and is not known to be over.
+    pub fn oldest_mutating(&self) -> Option<u64> {
+        self.flights.iter().map(|(_, flight)| flight).find(|it| it.mutates()).map(|it| it.number)
+    }
+
+    /// Whether an answer will come that says that all is over.
+    pub fn ends_with_answer(&self) -> bool {
+        self.flights.back().is_none_or(|(_, last)| !matches!(last.task, Then::Unsignaled))
+    }
+
+    /// Queues a request. The bytes that it WRITEs are `bytes`, or those of the operation's buffer
+    /// from `from` on.
+    pub fn push(&mut self, flight: Flight, to: Remote, from: usize, bytes: &[u8], ops: &mut Ops) {
+        let (verb, is_signaled) = match flight.task {
+            Then::Verb(Task::Words(_) | Task::Append | Task::At(_)) | Then::Flush => {
+                (Verb::Read, true)
+            }
+            Then::Verb(Task::Write) => (Verb::Write, true),
+            Then::Unsignaled => (Verb::Write, false),
+            Then::Verb(Task::CompareSwap { .. }) => (Verb::CompareSwap, true),
+            Then::Verb(Task::FetchAdd { .. }) => (Verb::FetchAdd, true),
+        };
+        let len = flight.len as u32;
+        let (tag, key, offset) = (self.tag, to.rkey, to.address);
+        let request = Request { verb, is_signaled, tag, key, offset, len };
+        self.flights.push_back((self.queued, flight));
+        self.tag = self.tag.wrapping_add(u32::from(is_signaled));
+        self.waiting += u32::from(is_signaled);
+        self.put(request.header().as_bytes());
+        match flight.task {
+            Then::Verb(Task::CompareSwap { expect, new }) => {
+                self.put(SwapWords { expect: expect.into(), new: new.into() }.as_bytes());
+            }
+            Then::Verb(Task::FetchAdd { add }) => self.put(&add.to_le_bytes()),
+            Then::Verb(Task::Write) => {
+                let op = flight.op.expect("somebody waits for it");
+                if flight.len >= TCP_STRAIGHT_BYTES_MIN {
+                    self.pieces.push_back(Piece::Buffer { op, from, len: flight.len });
+                    self.queued += flight.len as u64;
+                } else {
+                    self.put(&ops.get(op).buf[from..from + flight.len]);
+                }
+            }
+            Then::Unsignaled => self.put(bytes),
+            Then::Verb(_) | Then::Flush => (),
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.queued += bytes.len() as u64;
+        match self.pieces.back_mut() {
+            Some(Piece::Bytes(last)) => last.extend_from_slice(bytes),
+            _ => self.pieces.push_back(Piece::Bytes(bytes.to_vec())),
+        }
+    }
+
+    /// Sends as much as the socket takes.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn send(&mut self, ops: &mut Ops) -> Result<(), Lost> {
+        loop {
+            let is_last = self.pieces.len() == 1;
+            let Some(piece) = self.pieces.front_mut() else { return Ok(()) };
+            let rest = match piece {
+                Piece::Bytes(bytes) => &bytes[self.front..],
+                Piece::Buffer { op, from, len } => {
+                    &ops.get(*op).buf[*from + self.front..*from + *len]
+                }
+            };
+            let len = rest.len();
+            if len == 0 {
+                // Only the last piece is empty: it waits for more.
+                return Ok(());
+            }
+            let sent = match socket::send(self.socket.as_fd(), rest)? {
+                Moved::Bytes(sent) => sent,
+                Moved::Nothing => return Ok(()),
+                Moved::End => return Err(Lost::Ended),
+            };
+            self.sent += sent as u64;
+            self.front += sent;
+            if sent < len {
+                continue;
+            }
+            self.front = 0;
+            match piece {
+                // The next requests use its memory.
+                Piece::Bytes(bytes) if is_last => {
+                    bytes.clear();
+                    return Ok(());
+                }
+                _ => _ = self.pieces.pop_front(),
+            }
+        }
+    }
+
+    /// Takes what has arrived. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn receive(&mut self, ops: &mut Ops, scratch: &mut [u8]) -> Result<bool, Lost> {
+        let mut has_come = false;
+        loop {
+            if let Some(mut body) = self.body.take() {
+                let come = self.receive_straight(&mut body, ops)?;
+                let is_whole = body.done == body.flight.len;
+                match is_whole {
+                    true => self.end(&body.flight, Ok(()), ops),
+                    false => self.body = Some(body),
+                }
+                has_come |= come;
+                if !come {
+                    return Ok(has_come);
+                }
+                continue;
+            }
+            let held = self.received.len();
+            scratch[..held].copy_from_slice(&self.received);
+            self.received.clear();
+            let come = match socket::receive(self.socket.as_fd(), &mut scratch[held..])? {
+                Moved::Bytes(bytes) => bytes,
+                Moved::Nothing => 0,
+                Moved::End => return Err(Lost::Ended),
+            };
+            let is_full = held + come == scratch.len();
+            let taken = self.take(&scratch[..held + come], ops)?;
+            self.received.extend_from_slice(&scratch[taken..held + come]);
+            has_come |= come > 0;
+            if come == 0 || !is_full && self.body.is_none() {
+                return Ok(has_come);
+            }
+        }
+    }
+
+    /// Takes the answers that are here. Returns how many bytes they have.
+    fn take(&mut self, bytes: &[u8], ops: &mut Ops) -> Result<usize, Lost> {
+        let mut at = 0;
+        loop {
+            let Ok((header, rest)) = AnswerHeader::read_from_prefix(&bytes[at..]) else {
+                return Ok(at);
+            };
+            let answer = Answer::parse(&header)?;
+            let len = answer.result.unwrap_or(0) as usize;
+            let flight = self.answered(&answer)?;
+            if rest.len() < len {
+                let is_straight = matches!(flight.task, Then::Verb(Task::Append | Task::At(_)));
+                if !is_straight || len < TCP_STRAIGHT_BYTES_MIN {
+                    return Ok(at);
+                }
+                bring(&flight, rest, ops);
+                self.pop(ops);
+                self.body = Some(Body { flight, done: rest.len() });
+                return Ok(bytes.len());
+            }
+            self.pop(ops);
+            if answer.result.is_ok() {
+                bring(&flight, &rest[..len], ops);
+            }
+            let result = answer.result.map(drop).map_err(|it| self.error(&flight, it));
+            self.end(&flight, result, ops);
+            at += ANSWER_BYTES + len;
+        }
+    }
+
+    /// The flight that an answer is for.
+    fn answered(&self, answer: &Answer) -> Result<Flight, Lost> {
+        let signaled = |(_, flight): &&(u64, Flight)| !matches!(flight.task, Then::Unsignaled);
+        let Some((begin, flight)) = self.flights.iter().find(signaled) else {
+            return Err(Garbage("an answer that nobody waits for").into());
+        };
+        let expected = match flight.task {
+            Then::Verb(Task::Words(_) | Task::Append | Task::At(_)) => flight.len,
+            Then::Verb(Task::CompareSwap { .. } | Task::FetchAdd { .. }) => 8,
+            Then::Verb(Task::Write) | Then::Unsignaled | Then::Flush => 0,
+        };
+        if answer.tag != self.tag.wrapping_sub(self.waiting)
+            || *begin >= self.sent
+            || answer.result.is_ok_and(|len| len as usize != expected)
+        {
+            return Err(Garbage("an answer to something else").into());
+        }
+        Ok(*flight)
+    }
+
+    /// Takes the flight that was answered, and those before it, out of the list (invariant 1).
+    fn pop(&mut self, ops: &mut Ops) {
+        while let Some((_, flight)) = self.flights.pop_front() {
+            if !matches!(flight.task, Then::Unsignaled) {
+                self.waiting -= 1;
+                return;
+            }
+            self.end(&flight, Ok(()), ops);
+        }
+    }
+
+    fn receive_straight(&self, body: &mut Body, ops: &mut Ops) -> Result<bool, Lost> {
+        let left = body.flight.len - body.done;
+        let (op, socket) = (body.flight.op.expect("somebody waited"), self.socket.as_fd());
+        let buf = &mut ops.get(op).buf;
+        let moved = match body.flight.task {
+            Then::Verb(Task::At(from)) => {
+                socket::receive(socket, buf.part(from + body.done, left))?
+            }
+            _ => socket::append(socket, left, buf)?,
+        };
+        match moved {
+            Moved::Bytes(bytes) => {
+                body.done += bytes;
+                Ok(true)
+            }
+            Moved::Nothing => Ok(false),
+            Moved::End => Err(Lost::Ended),
+        }
+    }
+
+    fn error(&self, flight: &Flight, refusal: Refusal) -> FabricError {
+        let at = flight.at;
+        match refusal {
+            Refusal::UnknownKey => FabricError::AccessDenied { at },
+            Refusal::ReadOnly => FabricError::ReadOnly { at },
+            Refusal::OutOfBounds | Refusal::Misaligned => {
+                let (len, region_bytes) = (flight.len as u64, self.region_bytes);
+                FabricError::OutOfBounds { at, len, region_bytes }
+            }
+        }
+    }
+
+    fn end(&self, flight: &Flight, result: Result<()>, ops: &mut Ops) {
+        if let Some(op) = flight.op {
+            ops.end(op, result);
+        }
+    }
+
+    /// Ends everything that is under way. Returns the number of the first verb of unknown outcome
+    /// that changes memory.
+    pub fn break_off(mut self, ops: &mut Ops) -> Option<u64> {
+        let mut first = None;
+        let region = self.flights.front().map(|(_, flight)| flight.at.region());
+        if let Some(body) = self.body.take() {
+            let at = body.flight.at;
+            self.end(&body.flight, Err(FabricError::OutcomeUnknown { at }), ops);
+        }
+        for (begin, flight) in std::mem::take(&mut self.flights) {
+            let is_sent = begin < self.sent;
+            let error = match region {
+                Some(region) if !is_sent => FabricError::Unreachable { region },
+                _ => FabricError::OutcomeUnknown { at: flight.at },
+            };
+            if is_sent && flight.mutates() && first.is_none() {
+                first = Some(flight.number);
+            }
+            self.end(&flight, Err(error), ops);
+        }
+        first
+    }
+}
+
+/// Hands the first bytes that a verb has read to its operation.
+fn bring(flight: &Flight, bytes: &[u8], ops: &mut Ops) {
+    let (Then::Verb(task), Some(op)) = (flight.task, flight.op) else { return };
+    if !ops.is_wanted(op) {
+        return;
+    }
+    let op = ops.get(op);
+    match task {
+        Task::Words(from) => {
+            let from = usize::from(from);
+            op.words.as_mut_bytes()[from..from + bytes.len()].copy_from_slice(bytes);
+        }
+        Task::Append => op.buf.extend_from_slice(bytes),
+        Task::At(from) => op.buf.part(from, bytes.len()).copy_from_slice(bytes),
+        Task::CompareSwap { .. } | Task::FetchAdd { .. } => {
+            op.words.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+        }
+        Task::Write => (),
+    }
+}

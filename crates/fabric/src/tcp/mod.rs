@@ -1,0 +1,45 @@
+//! The fabric for hosts without RDMA: an [`Agent`] at each node executes the verbs of clients,
+//! which connect to it over TCP, on the region that the node's processes have mapped.
+//!
+//! # From a verb to its result
+//! A request arrives in a frame (`frame.rs`), is checked against the keys of its connection
+//! (`keys.rs`), is executed by a thread of the agent in its connection's turn (`connection.rs`,
+//! `agent.rs`), and is answered. What is long goes straight between socket and region
+//! (`socket.rs`).
+//!
+//! # Invariants
+//! 1. A verb is executed with the processor's accesses and atomics: it is atomic with those of the
+//!    processes that have mapped the region.
+//! 2. The verbs of a connection are executed in the order in which they were posted, and each is
+//!    answered after it was executed.
+//! 3. A client has the rights of its grants, whatever it sends, and none after its [`Accepted`] was
+//!    dropped (`admission.rs`).
+//!
+//! # Faults survived
+//! Clients that die, stand still, take no answers or send anything at all; each costs the node a
+//! bounded amount of memory, and the other clients at most the turns of one.
+//!
+//! # Not promised
+//! That the words of a transfer of [`TCP_STRAIGHT_BYTES_MIN`](crate::limits) bytes or more are
+//! whole while it is under way.
+
+mod admission;
+mod agent;
+mod connection;
+mod endpoint;
+mod engine;
+mod error;
+mod frame;
+mod keys;
+mod link;
+mod setup;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use admission::Accepted;
+pub use agent::Agent;
+pub use endpoint::TcpEndpoint;
+pub use error::TcpError;
+pub use frame::{Refusal, Token, Unwelcome};
+pub use setup::Answer;

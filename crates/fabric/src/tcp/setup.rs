@@ -1,0 +1,38 @@
+//! What a node tells a client that it lets in.
+
+use serde::{Deserialize, Serialize};
+
+use super::TcpError;
+use super::frame::Token;
+use crate::rights::{self, Granted};
+
+/// The answer of a node that lets a client in. Made by [`Agent::accept`](super::Agent::accept). It
+/// travels over a channel of the caller, and comes from another machine: it is checked when it is
+/// used, and not trusted before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The agent's port, at the node's address.
+    pub port: u16,
+    /// What the connection has to begin with.
+    pub token: Token,
+    /// The ranges that the keys open.
+    pub grants: Vec<Granted>,
+}
+
+impl Answer {
+    /// Checks the answer for a region of `region_bytes`.
+    ///
+    /// # Errors
+    /// [`TcpError::Hostile`] says what it cannot be.
+    pub fn validate(&self, region_bytes: u64) -> Result<(), TcpError> {
+        let hostile = |what| TcpError::Hostile { what };
+        if self.port == 0 {
+            return Err(hostile("a port that there is not"));
+        }
+        if self.grants.iter().any(|granted| granted.address != granted.offset) {
+            return Err(hostile("an address that is no offset"));
+        }
+        let ranges = self.grants.iter().map(|it| (it.offset, it.len)).collect();
+        rights::check_ranges(ranges, region_bytes).map_err(hostile)
+    }
+}

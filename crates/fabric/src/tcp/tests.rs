@@ -1,0 +1,514 @@
+//! What a node's agent does with clients that are hostile, broken or gone.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::admission::Tokens;
+use super::connection::{Connection, Cut, Next, Scratch};
+use super::frame::{
+    ANSWER_BYTES, Answer as Answered, AnswerHeader, Hello, Refusal, Request, SwapWords, Token,
+    Unwelcome, Verb, WELCOME_BYTES, Welcome,
+};
+use super::keys::Keys;
+use super::{Accepted, Agent, Answer, TcpEndpoint, TcpError};
+use crate::lanes::block_on;
+use crate::limits::{TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_STRAIGHT_BYTES_MIN};
+use crate::shm::Region;
+use crate::{Access, Buf, Fabric, FabricError, Grant, RegionId, RemoteAddr};
+
+const BYTES: u64 = 8 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+const HOME: RegionId = RegionId(0);
+const AWAY: RegionId = RegionId(1);
+
+struct Node {
+    region: Arc<Region>,
+    agent: Agent,
+}
+
+impl Node {
+    fn new() -> Self {
+        let region = Arc::new(Region::anonymous(BYTES).unwrap());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let agent = Agent::start(region.clone(), listener, 1).unwrap();
+        Self { region, agent }
+    }
+
+    fn stranger(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.agent.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    fn greeted(&self, token: Token) -> (TcpStream, Result<(), Unwelcome>) {
+        let mut stream = self.stranger();
+        stream.write_all(Hello::new(token).as_bytes()).unwrap();
+        let mut welcome = [0; WELCOME_BYTES];
+        stream.read_exact(&mut welcome).unwrap();
+        let welcome = Welcome::read_from_bytes(&welcome).unwrap();
+        (stream, welcome.result().unwrap())
+    }
+
+    /// A client that speaks for itself.
+    fn client(&self, grants: &[Grant]) -> (Accepted, Raw) {
+        let (accepted, answer) = self.agent.accept(grants).unwrap();
+        let (stream, welcome) = self.greeted(answer.token);
+        assert_eq!(welcome, Ok(()));
+        (accepted, Raw { stream, answer, tag: 0 })
+    }
+
+    fn endpoint(&self) -> (Accepted, TcpEndpoint) {
+        let home = Arc::new(Region::anonymous(1 << 16).unwrap());
+        let endpoint = TcpEndpoint::new(HOME, home);
+        (self.connect(&endpoint), endpoint)
+    }
+
+    fn connect(&self, endpoint: &TcpEndpoint) -> Accepted {
+        let (accepted, answer) = self.agent.accept(&all(Access::Full)).unwrap();
+        endpoint.connect(AWAY, BYTES, self.agent.address(), &answer, PATIENCE).unwrap();
+        accepted
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        self.region.word(offset).load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+fn all(access: Access) -> [Grant; 1] {
+    [Grant { offset: 0, len: BYTES, access }]
+}
+
+fn at(offset: u64) -> RemoteAddr {
+    RemoteAddr::new(AWAY, offset)
+}
+
+struct Raw {
+    stream: TcpStream,
+    answer: Answer,
+    tag: u32,
+}
+
+impl Raw {
+    fn request(&mut self, verb: Verb, grant: usize, offset: u64, len: u32) -> Request {
+        self.tag += 1;
+        let key = self.answer.grants[grant].rkey;
+        Request { verb, is_signaled: true, tag: self.tag, key, offset, len }
+    }
+
+    fn send(&mut self, request: Request, body: &[u8]) {
+        self.stream.write_all(&[request.header().as_bytes(), body].concat()).unwrap();
+    }
+
+    fn answered(&mut self) -> (Answered, Vec<u8>) {
+        let mut header = [0; ANSWER_BYTES];
+        self.stream.read_exact(&mut header).unwrap();
+        let answer = Answered::parse(&AnswerHeader::read_from_bytes(&header).unwrap()).unwrap();
+        let mut body = vec![0; answer.result.unwrap_or(0) as usize];
+        self.stream.read_exact(&mut body).unwrap();
+        (answer, body)
+    }
+
+    fn ask(&mut self, request: Request, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        self.send(request, body);
+        let (answer, body) = self.answered();
+        assert_eq!(answer.tag, request.tag);
+        answer.result.map(|_| body)
+    }
+
+    /// Waits until the agent has ended the connection.
+    fn assert_cut_off(mut self) {
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Ok(_) => (),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+}
+
+fn swap_words(expect: u64, new: u64) -> Vec<u8> {
+    SwapWords { expect: expect.into(), new: new.into() }.as_bytes().to_vec()
+}
+
+#[test]
+fn a_verb_that_a_key_does_not_open_is_refused_and_changes_nothing() {
+    let node = Node::new();
+    let grant = |offset, access| Grant { offset, len: 4096, access };
+    let grants =
+        [grant(0, Access::Read), grant(4096, Access::ReadAtomic), grant(8192, Access::Full)];
+    let (_accepted, mut client) = node.client(&grants);
+    let (_other, other) = node.client(&all(Access::Full));
+    let swap = swap_words(0, 1);
+    for (verb, grant, offset, body, refusal) in [
+        (Verb::Write, 0, 0, &[7; 8][..], Refusal::ReadOnly),
+        (Verb::FetchAdd, 0, 0, &[7; 8], Refusal::ReadOnly),
+        (Verb::CompareSwap, 0, 0, &swap, Refusal::ReadOnly),
+        (Verb::Write, 1, 4096, &[7; 8], Refusal::ReadOnly),
+        (Verb::Write, 2, 4096, &[7; 8], Refusal::OutOfBounds),
+        (Verb::Write, 2, 12_281, &[7; 8], Refusal::OutOfBounds),
+        (Verb::Read, 2, 0, &[], Refusal::OutOfBounds),
+        (Verb::CompareSwap, 2, 8196, &swap, Refusal::Misaligned),
+        (Verb::FetchAdd, 1, 4100, &[7; 8], Refusal::Misaligned),
+    ] {
+        let request = client.request(verb, grant, offset, 8);
+        assert_eq!(client.ask(request, body), Err(refusal), "{verb:?} at {offset}");
+    }
+    // A key of another connection, to memory that this one may use by its own.
+    let mut request = client.request(Verb::Write, 2, 8192, 8);
+    request.key = other.answer.grants[0].rkey;
+    assert_eq!(client.ask(request, &[7; 8]), Err(Refusal::UnknownKey));
+    let mut image = vec![0; 16 << 10];
+    node.region.copy_out(0, &mut image);
+    assert!(image.iter().all(|byte| *byte == 0));
+    let request = client.request(Verb::Write, 2, 8192, 8);
+    assert_eq!(client.ask(request, &[7; 8]), Ok(vec![]), "the connection is as good as before");
+    assert_eq!(node.word(8192), u64::from_le_bytes([7; 8]));
+}
+
+#[test]
+fn a_long_write_that_is_refused_is_skipped() {
+    let node = Node::new();
+    let (_accepted, mut client) = node.client(&all(Access::Read));
+    let long = vec![9; 3 * TCP_CHUNK_BYTES];
+    let request = client.request(Verb::Write, 0, 64, long.len() as u32);
+    assert_eq!(client.ask(request, &long), Err(Refusal::ReadOnly));
+    let request = client.request(Verb::Read, 0, 64, long.len() as u32);
+    assert_eq!(client.ask(request, &[]), Ok(vec![0; long.len()]));
+}
+
+#[test]
+fn a_write_without_an_answer_that_is_refused_ends_the_connection() {
+    let node = Node::new();
+    let (_accepted, mut client) = node.client(&all(Access::Read));
+    let mut request = client.request(Verb::Write, 0, 0, 8);
+    request.is_signaled = false;
+    client.send(request, &[1; 8]);
+    client.assert_cut_off();
+    assert_eq!(node.word(0), 0);
+}
+
+#[test]
+fn a_token_opens_one_connection_of_its_own_node() {
+    let (node, other) = (Node::new(), Node::new());
+    let (accepted, answer) = node.agent.accept(&all(Access::Full)).unwrap();
+    assert_eq!(other.greeted(answer.token).1, Err(Unwelcome::Token), "another node's");
+    let (_first, welcome) = node.greeted(answer.token);
+    assert_eq!(welcome, Ok(()));
+    assert_eq!(node.greeted(answer.token).1, Err(Unwelcome::Token), "it was used");
+    drop(accepted);
+    let (accepted, answer) = node.agent.accept(&all(Access::Full)).unwrap();
+    drop(accepted);
+    assert_eq!(node.greeted(answer.token).1, Err(Unwelcome::Token), "the client was fenced");
+    let home = Arc::new(Region::anonymous(1 << 16).unwrap());
+    let endpoint = TcpEndpoint::new(HOME, home);
+    let refused = endpoint.connect(AWAY, BYTES, node.agent.address(), &answer, PATIENCE);
+    assert!(matches!(refused, Err(TcpError::Unwelcome(Unwelcome::Token))));
+}
+
+/// Requests that a node has received are not executed after the fence.
+#[test]
+fn nothing_is_executed_after_the_fence() {
+    let node = Node::new();
+    for _ in 0..20 {
+        let (accepted, mut client) = node.client(&all(Access::Full));
+        let mut adds = Vec::new();
+        for _ in 0..5000 {
+            let request = client.request(Verb::FetchAdd, 0, 0, 8);
+            adds.extend_from_slice(request.header().as_bytes());
+            adds.extend_from_slice(&1u64.to_le_bytes());
+        }
+        let before = node.word(0);
+        let mut stream = client.stream.try_clone().unwrap();
+        // Nobody takes the answers, so it may not get rid of all of them.
+        let sends = std::thread::spawn(move || _ = stream.write_all(&adds));
+        let begun = Instant::now();
+        while node.word(0) == before && begun.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
+        drop(accepted);
+        let fenced = node.word(0);
+        assert!(fenced > before, "the client was served");
+        sends.join().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(node.word(0), fenced);
+        client.assert_cut_off();
+    }
+}
+
+#[test]
+fn garbage_ends_a_connection_and_others_go_on() {
+    let node = Node::new();
+    let (_accepted, endpoint) = node.endpoint();
+    let mut stranger = node.stranger();
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: loch.example\r\n\r\n").unwrap();
+    assert_eq!(stranger.read(&mut [0; 8]).unwrap_or(0), 0, "it is told nothing");
+    for change in [
+        (|bytes| bytes[0] = 99) as fn(&mut [u8]),
+        |bytes| bytes[1] = 0x80,
+        |bytes| bytes[2] = 1,
+        |bytes| bytes[16..20].copy_from_slice(&u32::MAX.to_le_bytes()),
+        |bytes| bytes[..2].copy_from_slice(&[Verb::Read as u8, 0]),
+    ] {
+        let (_accepted, mut client) = node.client(&all(Access::Full));
+        let mut header = client.request(Verb::Write, 0, 0, 8).header();
+        change(header.as_mut_bytes());
+        client.stream.write_all(header.as_bytes()).unwrap();
+        client.assert_cut_off();
+    }
+    assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), Ok(0));
+}
+
+#[test]
+fn who_does_not_say_who_it_is_is_cut_off() {
+    let node = Node::new();
+    let (silent, mut half) = (node.stranger(), node.stranger());
+    half.write_all(b"loch-").unwrap();
+    let begun = Instant::now();
+    for mut stranger in [silent, half] {
+        assert_eq!(stranger.read(&mut [0; 8]).unwrap_or(0), 0);
+    }
+    assert!(begun.elapsed() >= TCP_HELLO_PATIENCE);
+}
+
+/// A client that takes no answers is not served until it does; then it gets all of them.
+#[test]
+fn answers_that_nobody_takes_wait_in_bounded_memory() {
+    let node = Node::new();
+    let (_accepted, mut client) = node.client(&all(Access::Full));
+    let (_other, endpoint) = node.endpoint();
+    node.region.copy_in(0, &[5; 1 << 16]);
+    client.stream.set_nonblocking(true).unwrap();
+    let lens = [8, 100, 8192, 60_000];
+    let (mut sent, mut left) = (0, Vec::new());
+    loop {
+        if left.is_empty() {
+            let request = client.request(Verb::Read, 0, 0, lens[sent % lens.len()]);
+            left = request.header().as_bytes().to_vec();
+            sent += 1;
+        }
+        match client.stream.write(&left) {
+            Ok(bytes) => _ = left.drain(..bytes),
+            // The agent may be about to take more.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(20));
+                match client.stream.write(&left) {
+                    Ok(bytes) => _ = left.drain(..bytes),
+                    Err(_) => break,
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < 10_000_000, "the agent takes requests for ever");
+    }
+    assert_eq!(block_on(endpoint.fetch_add(at(1 << 20), 1)), Ok(0), "others do not notice");
+    client.stream.set_nonblocking(false).unwrap();
+    let mut stream = client.stream.try_clone().unwrap();
+    let whole = std::thread::spawn(move || stream.write_all(&left).unwrap());
+    for number in 0..sent {
+        let (answer, body) = client.answered();
+        assert_eq!(answer.tag as usize, number + 1);
+        assert_eq!(body, vec![5; lens[number % lens.len()] as usize]);
+    }
+    whole.join().unwrap();
+}
+
+#[test]
+fn strangers_do_not_keep_clients_out() {
+    let node = Node::new();
+    let _strangers: Vec<_> = (0..300).map(|_| node.stranger()).collect();
+    let (_accepted, endpoint) = node.endpoint();
+    assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), Ok(0));
+}
+
+#[test]
+fn the_verbs_of_a_connection_are_executed_in_their_order() {
+    let node = Node::new();
+    let (_accepted, endpoint) = node.endpoint();
+    let swaps: Vec<_> =
+        (0..500).map(|word| endpoint.compare_swap(at(64), word, word + 1)).collect();
+    block_on(async {
+        for (word, swap) in swaps.into_iter().enumerate() {
+            assert_eq!(swap.await, Ok(word as u64));
+        }
+    });
+}
+
+#[test]
+fn long_values_come_and_go_whole() {
+    let node = Node::new();
+    let (_accepted, endpoint) = node.endpoint();
+    let lens = [
+        TCP_STRAIGHT_BYTES_MIN - 1,
+        TCP_STRAIGHT_BYTES_MIN,
+        TCP_CHUNK_BYTES,
+        TCP_CHUNK_BYTES + 1,
+        5_000_001,
+    ];
+    block_on(async {
+        for (salt, len) in lens.into_iter().enumerate() {
+            let what: Vec<_> = (0..len).map(|byte| (byte * 31 + salt) as u8).collect();
+            let write = endpoint.write(at(3), Buf::from(what.clone()));
+            // Posted behind it, before it has left.
+            let (short, long) =
+                (endpoint.read(at(3), 10, Buf::new()), endpoint.read(at(3), len, Buf::new()));
+            let many = [(at(3), 20), (at(3), len), (at(4), 7)];
+            let many = endpoint.read_many(&many, Buf::from(b"kept".to_vec()));
+            let (written, done) = write.await;
+            assert_eq!((&written[..], done), (&what[..], Ok(())));
+            assert_eq!(&short.await.0[..], &what[..10]);
+            assert!(long.await.0[..] == what[..]);
+            let (many, done) = many.await;
+            assert_eq!(done, Ok(()));
+            let expected = [b"kept", &what[..20], &what, &what[1..8]].concat();
+            assert!(many[..] == expected[..]);
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_breaks_is_noticed_and_made_again() {
+    let node = Node::new();
+    let (accepted, endpoint) = node.endpoint();
+    assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), Ok(0));
+    drop(accepted);
+    let lost = block_on(endpoint.fetch_add(at(0), 1));
+    assert!(
+        matches!(lost, Err(FabricError::OutcomeUnknown { .. } | FabricError::Unreachable { .. })),
+        "{lost:?}"
+    );
+    assert_eq!(endpoint.broken(), [AWAY]);
+    let gone = Err(FabricError::Unreachable { region: AWAY });
+    assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), gone);
+    let mark = endpoint.posted();
+    let was_sent = matches!(lost, Err(FabricError::OutcomeUnknown { .. }));
+    assert_eq!(endpoint.is_settled(mark), !was_sent, "its outcome is unknown");
+    let _accepted = node.connect(&endpoint);
+    assert!(endpoint.is_settled(mark) && endpoint.broken().is_empty());
+    assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), Ok(1), "the fence came first");
+    drop(node);
+    let lost = block_on(endpoint.fetch_add(at(0), 1));
+    assert!(lost.is_err(), "the node has ended");
+}
+
+/// A connection without an agent, its client's end, and the client's keys.
+fn pair(grants: &[Grant]) -> (Accepted, Connection, UnixStream, Vec<u32>) {
+    let (client, server) = UnixStream::pair().unwrap();
+    let (keys, told) = Keys::new(grants);
+    let tokens = Arc::<Tokens>::default();
+    let (accepted, token) = tokens.admit(keys);
+    let socket = Arc::new(OwnedFd::from(server));
+    let connection = Connection::new(socket.clone(), tokens.redeem(&token, &socket).unwrap());
+    (accepted, connection, client, told)
+}
+
+/// The client had sent it before the fence, and the node had received it.
+#[test]
+fn what_was_received_before_the_fence_is_not_executed_after_it() {
+    let region = Region::anonymous(BYTES).unwrap();
+    let (accepted, mut connection, mut client, keys) = pair(&all(Access::Full));
+    let (key, is_signaled) = (keys[0], true);
+    let read = Request { verb: Verb::Read, is_signaled, tag: 0, key, offset: 0, len: BYTES as u32 };
+    let add = Request { verb: Verb::FetchAdd, len: 8, tag: 1, ..read };
+    let sent = [read.header().as_bytes(), add.header().as_bytes(), &[1; 8]].concat();
+    client.write_all(&sent).unwrap();
+    let mut scratch = Scratch::new();
+    let next = connection.turn(&region, &mut scratch).unwrap();
+    assert_eq!(next, Next::Write, "the answer to the READ has no room");
+    assert!(connection.held_bytes() > 0, "the addition was received");
+    drop(accepted);
+    client.set_nonblocking(true).unwrap();
+    while client.read(&mut [0; 1 << 16]).is_ok_and(|bytes| bytes > 0) {}
+    let fenced = connection.turn(&region, &mut scratch);
+    assert!(matches!(fenced, Err(Cut::Fenced)), "{fenced:?}");
+    assert_eq!(region.word(0).load(std::sync::atomic::Ordering::SeqCst), 0);
+}
+
+/// A client that takes nothing costs the node two chunks, and a little more.
+#[test]
+fn a_connection_that_waits_holds_little() {
+    let region = Region::anonymous(BYTES).unwrap();
+    let (_accepted, mut connection, mut client, keys) = pair(&all(Access::Read));
+    let (key, is_signaled) = (keys[0], true);
+    let read = Request { verb: Verb::Read, is_signaled, tag: 0, key, offset: 0, len: 8 << 10 };
+    client.write_all(&read.header().as_bytes().repeat(1000)).unwrap();
+    let next = connection.turn(&region, &mut Scratch::new()).unwrap();
+    assert_eq!(next, Next::Write);
+    assert!(connection.held_bytes() < 2 * TCP_CHUNK_BYTES, "{}", connection.held_bytes());
+}
+
+/// A verb that is being executed is over when the fence is.
+#[test]
+fn a_fence_waits_for_the_turn_that_has_begun() {
+    let tokens = Arc::<Tokens>::default();
+    let (keys, _) = Keys::new(&all(Access::Full));
+    let (accepted, token) = tokens.admit(keys);
+    let socket = Arc::new(OwnedFd::from(UnixStream::pair().unwrap().0));
+    let client = tokens.redeem(&token, &socket).unwrap();
+    let turn = client.enter().unwrap();
+    std::thread::scope(|scope| {
+        let fence = scope.spawn(|| drop(accepted));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!fence.is_finished());
+        drop(turn);
+    });
+    assert!(client.enter().is_none());
+}
+
+/// Lets a connection have its turns with what a client sends.
+fn turns(region: &Region, grants: &[Grant], sent: impl FnOnce(u32) -> Vec<u8>) -> Result<(), Cut> {
+    let (_accepted, mut connection, mut client, keys) = pair(grants);
+    client.set_nonblocking(true).unwrap();
+    let sent = sent(keys[0]);
+    let (mut rest, mut scratch) = (&sent[..], Scratch::new());
+    loop {
+        if let Ok(bytes) = client.write(rest) {
+            rest = &rest[bytes..];
+        }
+        if rest.is_empty() {
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        connection.turn(region, &mut scratch)?;
+        assert!(connection.held_bytes() <= 4 * TCP_CHUNK_BYTES);
+        while client.read(&mut [0; 4096]).is_ok_and(|bytes| bytes > 0) {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    /// Whatever a client sends, memory that no key opens stays as it is.
+    #[test]
+    fn arbitrary_bytes_open_nothing(
+        bytes in prop::collection::vec(any::<u8>(), 0..600),
+        headers in prop::collection::vec((0u8..6, 0u8..3, any::<u64>(), 0u32..200_000), 0..20),
+    ) {
+        let region = Region::anonymous(1 << 16).unwrap();
+        let sent = |known: u32| {
+            let mut sent = Vec::new();
+            for (verb, flags, offset, len) in headers {
+                let key = if offset % 5 == 0 { 7 } else { known };
+                let (any, tag, offset) = (Verb::Write, 0, offset % (1 << 17));
+                let request =
+                    Request { verb: any, is_signaled: true, tag, key, offset, len };
+                let mut header = request.header();
+                header.as_mut_bytes()[..2].copy_from_slice(&[verb, flags]);
+                sent.extend_from_slice(header.as_bytes());
+                sent.extend_from_slice(&bytes);
+            }
+            sent
+        };
+        let grants = [Grant { offset: 32 << 10, len: 16 << 10, access: Access::Full }];
+        let ended = turns(&region, &grants, sent);
+        prop_assert!(ended.is_err(), "the client has shut its side");
+        let mut image = vec![1; 1 << 16];
+        region.copy_out(0, &mut image);
+        prop_assert!(image[..32 << 10].iter().chain(&image[48 << 10..]).all(|byte| *byte == 0));
+    }
+}

@@ -1,0 +1,94 @@
+//! Agents and endpoints on the loopback of this machine, in one process.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use loch_fabric::lanes::block_on;
+use loch_fabric::shm::Region;
+use loch_fabric::tcp::{Accepted, Agent, Answer, TcpEndpoint};
+use loch_fabric::{Access, Grant, RegionId};
+
+use super::{BYTES, Cluster, Program, REGIONS};
+
+/// How long an agent may take to answer.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// All of a region.
+pub fn all(access: Access) -> [Grant; 1] {
+    [Grant { offset: 0, len: BYTES, access }]
+}
+
+/// A region, and its node's side.
+pub struct Node {
+    pub region: Arc<Region>,
+    pub agent: Agent,
+}
+
+impl Node {
+    pub fn new(threads: usize) -> Self {
+        let region = Arc::new(Region::anonymous(BYTES).expect("a megabyte is free"));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a loopback");
+        let agent = Agent::start(region.clone(), listener, threads).expect("there are threads");
+        Self { region, agent }
+    }
+
+    /// Lets a client in.
+    pub fn admit(&self, grants: &[Grant]) -> (Accepted, SocketAddr, Answer) {
+        let (accepted, answer) = self.agent.accept(grants).expect("the grants are sound");
+        (accepted, self.agent.address(), answer)
+    }
+
+    /// Connects an endpoint, which knows this node as `id`.
+    pub fn accept(&self, endpoint: &TcpEndpoint, id: RegionId, grants: &[Grant]) -> Accepted {
+        let (accepted, address, answer) = self.admit(grants);
+        endpoint.connect(id, BYTES, address, &answer, PATIENCE).expect("the agent is up");
+        accepted
+    }
+}
+
+/// Threads of this process, and nodes in it.
+pub struct Tcp {
+    nodes: Vec<Node>,
+}
+
+impl Tcp {
+    /// An endpoint with those rights to each region, and the nodes' sides of its connections.
+    fn endpoint(&self, home: RegionId, rights: &[Access]) -> (TcpEndpoint, Vec<Accepted>) {
+        let endpoint = TcpEndpoint::new(home, self.nodes[home.0 as usize].region.clone());
+        let others = rights.iter().enumerate().filter(|(id, _)| *id != usize::from(home.0));
+        let connect = |(id, access): (usize, &Access)| {
+            self.nodes[id].accept(&endpoint, RegionId(id as u8), &all(*access))
+        };
+        let accepted = others.map(connect).collect();
+        (endpoint, accepted)
+    }
+}
+
+impl Cluster for Tcp {
+    type F = TcpEndpoint;
+
+    fn new() -> Self {
+        Self { nodes: (1..=usize::from(REGIONS)).map(Node::new).collect() }
+    }
+
+    fn run(&self, homes: &[RegionId], program: Program<TcpEndpoint>) {
+        std::thread::scope(|scope| {
+            for (number, home) in homes.iter().enumerate() {
+                let (endpoint, accepted) = self.endpoint(*home, &[Access::Full; REGIONS as usize]);
+                scope.spawn(move || {
+                    block_on(program(&endpoint, number));
+                    drop((endpoint, accepted));
+                });
+            }
+        });
+    }
+
+    fn run_reader(&self, program: Program<TcpEndpoint>) -> bool {
+        let mut rights = [Access::Full; REGIONS as usize];
+        *rights.last_mut().expect("there are some") = Access::Read;
+        let (endpoint, _accepted) = self.endpoint(RegionId(0), &rights);
+        block_on(program(&endpoint, 0));
+        true
+    }
+}
