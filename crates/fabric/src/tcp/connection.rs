@@ -7,7 +7,8 @@
 //! 3. A connection holds at most one chunk that was received and not executed, and one that was
 //!    executed and not sent, whatever the client does. If the client does not take its answers,
 //!    its requests wait.
-//! 4. A turn moves [`TURN_BYTES`] at most, each way, so that other clients have theirs.
+//! 4. A turn moves [`TCP_TURN_BYTES`] each way and not much more, so that other clients have
+//!    theirs.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -148,11 +149,21 @@ impl Connection {
     /// # Errors
     /// [`Cut`] if the connection has to end.
     pub fn turn(&mut self, region: &Region, scratch: &mut Scratch) -> Result<Next, Cut> {
+        self.turn_within(region, scratch, TCP_TURN_BYTES)
+    }
+
+    /// The same, for so many bytes each way.
+    pub(super) fn turn_within(
+        &mut self,
+        region: &Region,
+        scratch: &mut Scratch,
+        bytes: usize,
+    ) -> Result<Next, Cut> {
         let client = self.client.clone();
         // Held to the end of the turn: whoever fences the client waits for it (invariant 2).
         let gate = client.enter().ok_or(Cut::Fenced)?;
         scratch.load(&mut self.received, &mut self.answers);
-        let mut turn = Turn { region, scratch, budget: [TCP_TURN_BYTES; 2] };
+        let mut turn = Turn { region, scratch, budget: [bytes; 2] };
         let next = self.go_on(&mut turn);
         drop(gate);
         let next = next?;
@@ -209,10 +220,11 @@ impl Connection {
             return Ok(Some(Next::Turn));
         }
         let room = turn.scratch.room();
-        match socket::receive(self.socket.as_fd(), room)? {
+        let some = room.len().min(turn.budget[0]);
+        match socket::receive(self.socket.as_fd(), &mut room[..some])? {
             Moved::Bytes(bytes) => {
                 turn.scratch.end += bytes;
-                turn.budget[0] = turn.budget[0].saturating_sub(bytes);
+                turn.budget[0] -= bytes;
                 Ok(None)
             }
             Moved::Nothing => Ok(Some(Next::Read)),

@@ -430,6 +430,44 @@ fn what_was_received_before_the_fence_is_not_executed_after_it() {
     assert_eq!(region.word(0).load(std::sync::atomic::Ordering::SeqCst), 0);
 }
 
+#[test]
+fn a_connection_at_rest_holds_nothing() {
+    let region = Region::anonymous(BYTES).unwrap();
+    let (_accepted, mut connection, mut client, keys) = pair(&all(Access::Full));
+    let (key, is_signaled) = (keys[0], true);
+    let read = Request { verb: Verb::Read, is_signaled, tag: 0, key, offset: 0, len: 4096 };
+    client.write_all(&read.header().as_bytes().repeat(10)).unwrap();
+    assert_eq!(connection.turn(&region, &mut Scratch::new()).unwrap(), Next::Read);
+    assert_eq!(connection.held_bytes(), 0);
+    let mut answers = vec![0; 10 * (ANSWER_BYTES + 4096)];
+    client.read_exact(&mut answers).unwrap();
+}
+
+#[test]
+fn a_turn_ends_also_while_there_is_more_to_do() {
+    let region = Region::anonymous(BYTES).unwrap();
+    let (_accepted, mut connection, mut client, keys) = pair(&all(Access::Full));
+    let (key, is_signaled, offset) = (keys[0], true, 0);
+    let mut scratch = Scratch::new();
+    // Short answers, one long answer, and one long WRITE.
+    let long = 4 * TCP_STRAIGHT_BYTES_MIN;
+    for (verb, len, times) in
+        [(Verb::Read, 1000, 20), (Verb::Read, long, 1), (Verb::Write, long, 1)]
+    {
+        let request = Request { verb, is_signaled, tag: 0, key, offset, len: len as u32 };
+        let body = if verb == Verb::Write { vec![1; len] } else { vec![] };
+        client.write_all(&[request.header().as_bytes(), &body].concat().repeat(times)).unwrap();
+        let mut turns = 1;
+        while connection.turn_within(&region, &mut scratch, 4096).unwrap() == Next::Turn {
+            turns += 1;
+        }
+        let moved = len * times;
+        assert!((moved / 8192..=moved / 2048).contains(&turns), "{turns} turns for {moved} bytes");
+        let mut answers = vec![0; times * (ANSWER_BYTES + if body.is_empty() { len } else { 0 })];
+        client.read_exact(&mut answers).unwrap();
+    }
+}
+
 /// A client that takes nothing costs the node two chunks, and a little more.
 #[test]
 fn a_connection_that_waits_holds_little() {
