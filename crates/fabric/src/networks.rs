@@ -6,11 +6,10 @@
 //! the thread spins for a moment, then yields, and then sleeps until a socket is ready.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, Timespec};
 
 use crate::limits::{LANES_SLEEP_MAX, NETWORK_SPIN, WAIT_AWAKE};
 
@@ -22,9 +21,8 @@ pub(crate) trait Network: Send {
     /// Whether nothing is under way.
     fn is_idle(&self) -> bool;
 
-    /// Calls `watch` with each socket on which something will arrive, and whether there is
-    /// something to be sent as well.
-    fn sockets(&self, watch: &mut dyn FnMut(BorrowedFd<'_>, bool));
+    /// Adds each socket on which something will arrive, or that is to take something.
+    fn sockets<'a>(&'a self, watched: &mut Vec<PollFd<'a>>);
 }
 
 thread_local! {
@@ -80,18 +78,9 @@ pub(crate) fn after_round(is_idle: bool) {
 fn sleep(networks: &[Arc<Mutex<dyn Network>>]) {
     let held: Vec<_> =
         networks.iter().map(|it| it.lock().unwrap_or_else(PoisonError::into_inner)).collect();
-    let mut fds = Vec::new();
-    for network in &held {
-        network.sockets(&mut |socket, sends| {
-            let flags = if sends { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            // SAFETY: the sockets stay open while the networks are locked, which is for as long as
-            // they are polled.
-            let socket =
-                unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&socket)) };
-            fds.push(PollFd::from_borrowed_fd(socket, flags));
-        });
-    }
+    let mut watched = Vec::new();
+    held.iter().for_each(|network| network.sockets(&mut watched));
     let time = Timespec { tv_sec: 0, tv_nsec: LANES_SLEEP_MAX.subsec_nanos().into() };
     // Its errors say that it is time to look.
-    let _ = rustix::event::poll(&mut fds, Some(&time));
+    let _ = rustix::event::poll(&mut watched, Some(&time));
 }

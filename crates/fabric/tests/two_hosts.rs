@@ -12,8 +12,8 @@ mod tools;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use backends::BYTES;
-use backends::verbs::{Node, all, device};
+use backends::verbs::{Node, device};
+use backends::{BYTES, all};
 use loch_fabric::lanes::block_on;
 use loch_fabric::verbs::{Access, Datagrams, Transport, VerbsEndpoint};
 use loch_fabric::{Buf, Fabric, FabricError, Messages, UnreliableWrites};

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use backends::BYTES;
-use backends::verbs::{Node, all, device};
+use backends::verbs::{Node, device};
+use backends::{BYTES, all};
 use loch_fabric::lanes::{block_on, run};
 use loch_fabric::verbs::{
     Accepted, Access, Address, Answer, Datagrams, Device, DeviceError, Grant, Selection, Transport,

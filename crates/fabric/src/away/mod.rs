@@ -9,15 +9,18 @@ pub(crate) mod keys;
 pub(crate) mod ops;
 
 use std::future::{Future, poll_fn};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use self::ops::{OpId, Ops};
 use crate::counters::Verb;
 use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX};
+use crate::networks::Network;
 use crate::rights::Access;
 use crate::shm::{ShmEndpoint, parking};
-use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result, Swap};
+use crate::{
+    Atomics, Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result, Swap,
+};
 
 /// The work of a verb.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +49,7 @@ impl Task {
 }
 
 /// What carries the verbs of one thread to the regions of other nodes.
-pub(crate) trait Carrier {
+pub(crate) trait Carrier: Network {
     /// What it can do. Where its atomics are coherent, those of the home region are the
     /// processor's.
     const CAPS: Caps;
@@ -70,17 +73,11 @@ pub(crate) trait Carrier {
     /// Sends what is queued, sooner or later, but without being called again.
     fn ring(&mut self);
 
-    /// Sends what is queued, and takes what has arrived.
-    fn progress(&mut self);
-
     /// See [`Fabric::posted`].
     fn posted(&self) -> u64;
 
     /// See [`Fabric::is_settled`].
     fn is_settled(&mut self, mark: u64) -> bool;
-
-    /// Whether no verb is under way.
-    fn is_idle(&self) -> bool;
 }
 
 /// One thread's endpoint.
@@ -88,7 +85,7 @@ pub(crate) struct Away<C> {
     pub home: RegionId,
     /// The mapped region, the clock, and the counters.
     pub local: ShmEndpoint,
-    carrier: std::sync::Arc<Mutex<C>>,
+    carrier: Arc<Mutex<C>>,
 }
 
 /// An operation that a future waits for. If this is dropped before the operation is over, the
@@ -102,7 +99,7 @@ struct Posted<'a, C: Carrier> {
 type Refusal = (Buf, FabricError);
 
 impl<C: Carrier> Away<C> {
-    pub fn new(local: ShmEndpoint, home: RegionId, carrier: std::sync::Arc<Mutex<C>>) -> Self {
+    pub fn new(local: ShmEndpoint, home: RegionId, carrier: Arc<Mutex<C>>) -> Self {
         Self { home, local, carrier }
     }
 
@@ -151,7 +148,7 @@ impl<C: Carrier> Away<C> {
         }
     }
 
-    /// READs `each` words from each place; those of the home region are copied now. `words` more
+    /// READs `each` words from each place; those of the home region are copied now. `more` further
     /// verbs belong to the operation.
     fn post_words(&self, at: &[RemoteAddr], each: usize, more: u32) -> Result<OpId> {
         let carrier = &mut *self.carrier();
@@ -326,7 +323,7 @@ impl<C: Carrier> Away<C> {
     }
 
     fn has_own_atomics(&self, at: RemoteAddr) -> bool {
-        self.is_home(at) && C::CAPS.atomics == crate::Atomics::Coherent
+        self.is_home(at) && C::CAPS.atomics == Atomics::Coherent
     }
 }
 

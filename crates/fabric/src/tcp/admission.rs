@@ -1,4 +1,4 @@
-//! Who may connect: tokens, keys, and the gate that a fence shuts.
+//! Admission: a client gets a token and keys, and loses all rights when its gate is shut.
 //!
 //! A client that its node lets in gets a token, over another way. The token opens one connection,
 //! soon. What the connection may do are the keys that were made with the token.

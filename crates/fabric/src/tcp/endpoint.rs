@@ -13,6 +13,7 @@ use super::frame::{Hello, WELCOME_BYTES, Welcome};
 use super::setup::Answer;
 use crate::away::Away;
 use crate::away::keys::Keys;
+use crate::networks::Network;
 use crate::shm::{Region, ShmEndpoint};
 use crate::{Fabric, RegionId, RemoteAddr, Result, UnreliableWrites};
 
@@ -75,7 +76,7 @@ impl TcpEndpoint {
     /// The nodes to which a connection broke and has to be made again.
     pub fn broken(&self) -> Vec<RegionId> {
         let mut engine = self.away.carrier();
-        crate::away::Carrier::progress(&mut *engine);
+        engine.progress();
         engine.broken()
     }
 }

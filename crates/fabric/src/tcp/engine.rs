@@ -1,7 +1,9 @@
 //! The verbs of one thread over TCP: its connections, and what is under way on them.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, Weak};
+
+use rustix::event::{PollFd, PollFlags};
 
 use super::link::{Flight, Link, Lost, Then};
 use crate::away::keys::{Keys, Refused, Remote};
@@ -113,8 +115,18 @@ impl Engine {
         }
     }
 
-    /// Sends and receives on all connections that have something under way.
-    fn drive(&mut self) -> bool {
+    fn oldest_unsettled(&self) -> Option<u64> {
+        let unknown = self.ways.iter().flatten().filter_map(|way| way.unknown);
+        self.links().filter_map(Link::oldest_mutating).chain(unknown).min()
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        self.ways.iter().flatten().filter_map(|way| way.link.as_ref())
+    }
+}
+
+impl Network for Engine {
+    fn progress(&mut self) -> bool {
         let mut has_come = false;
         for at in 0..self.ways.len() {
             let Some(way) = &mut self.ways[at] else { continue };
@@ -132,26 +144,17 @@ impl Engine {
         has_come
     }
 
-    fn oldest_unsettled(&self) -> Option<u64> {
-        let ways = || self.ways.iter().flatten();
-        let under_way = ways().filter_map(|way| way.link.as_ref()?.oldest_mutating());
-        under_way.chain(ways().filter_map(|way| way.unknown)).min()
-    }
-}
-
-impl Network for Engine {
-    fn progress(&mut self) -> bool {
-        self.drive()
-    }
-
     fn is_idle(&self) -> bool {
-        Carrier::is_idle(self)
+        self.links().all(Link::is_idle)
     }
 
-    fn sockets(&self, watch: &mut dyn FnMut(BorrowedFd<'_>, bool)) {
-        let links = self.ways.iter().flatten().filter_map(|way| way.link.as_ref());
-        for link in links.filter(|link| !link.is_idle()) {
-            watch(link.socket(), link.unsent() > 0);
+    fn sockets<'a>(&'a self, watched: &mut Vec<PollFd<'a>>) {
+        for link in self.links().filter(|link| !link.is_idle()) {
+            let flags = match link.unsent() {
+                0 => PollFlags::IN,
+                _ => PollFlags::IN | PollFlags::OUT,
+            };
+            watched.push(PollFd::from_borrowed_fd(link.socket(), flags));
         }
     }
 }
@@ -219,7 +222,7 @@ impl Carrier for Engine {
                 break;
             }
             // The node takes no more for now, and nothing bounds how many of these there are.
-            self.drive();
+            self.progress();
             std::thread::yield_now();
         }
         self.push(None, Then::Unsignaled, at, bytes.len(), bytes);
@@ -228,10 +231,6 @@ impl Carrier for Engine {
 
     fn ring(&mut self) {
         parking::network(self.itself.clone());
-    }
-
-    fn progress(&mut self) {
-        self.drive();
     }
 
     fn posted(&self) -> u64 {
@@ -243,12 +242,7 @@ impl Carrier for Engine {
             return true;
         }
         self.flush();
-        self.drive();
+        self.progress();
         self.oldest_unsettled().is_none_or(|oldest| oldest >= mark)
-    }
-
-    fn is_idle(&self) -> bool {
-        let mut links = self.ways.iter().flatten().filter_map(|way| way.link.as_ref());
-        links.all(|link| link.is_idle() && link.unsent() == 0)
     }
 }

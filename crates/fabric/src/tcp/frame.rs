@@ -49,7 +49,7 @@ pub struct Welcome {
     status: U32,
 }
 
-/// Why a node lets a client not in.
+/// Why a node does not let a client in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unwelcome {
     /// It speaks another version.

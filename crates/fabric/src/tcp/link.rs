@@ -285,11 +285,11 @@ impl Link {
                     return Ok(at);
                 }
                 bring(&flight, rest, ops);
-                self.pop(ops);
+                self.pop();
                 self.body = Some(Body { flight, done: rest.len() });
                 return Ok(bytes.len());
             }
-            self.pop(ops);
+            self.pop();
             if answer.result.is_ok() {
                 bring(&flight, &rest[..len], ops);
             }
@@ -320,13 +320,12 @@ impl Link {
     }
 
     /// Takes the flight that was answered, and those before it, out of the list (invariant 1).
-    fn pop(&mut self, ops: &mut Ops) {
+    fn pop(&mut self) {
         while let Some((_, flight)) = self.flights.pop_front() {
             if !matches!(flight.task, Then::Unsignaled) {
                 self.waiting -= 1;
                 return;
             }
-            self.end(&flight, Ok(()), ops);
         }
     }
 
@@ -372,16 +371,16 @@ impl Link {
     /// that changes memory.
     pub fn break_off(mut self, ops: &mut Ops) -> Option<u64> {
         let mut first = None;
-        let region = self.flights.front().map(|(_, flight)| flight.at.region());
         if let Some(body) = self.body.take() {
             let at = body.flight.at;
             self.end(&body.flight, Err(FabricError::OutcomeUnknown { at }), ops);
         }
         for (begin, flight) in std::mem::take(&mut self.flights) {
             let is_sent = begin < self.sent;
-            let error = match region {
-                Some(region) if !is_sent => FabricError::Unreachable { region },
-                _ => FabricError::OutcomeUnknown { at: flight.at },
+            let at = flight.at;
+            let error = match is_sent {
+                true => FabricError::OutcomeUnknown { at },
+                false => FabricError::Unreachable { region: at.region() },
             };
             if is_sent && flight.mutates() && first.is_none() {
                 first = Some(flight.number);

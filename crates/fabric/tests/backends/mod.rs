@@ -14,7 +14,7 @@ use std::sync::Arc;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{MailboxShape, Region, ShmEndpoint, ShmMessages};
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Fabric, Messages, RegionId, RemoteAddr};
+use loch_fabric::{Access, Fabric, Grant, Messages, RegionId, RemoteAddr};
 
 /// Regions of a cluster.
 pub const REGIONS: u8 = 2;
@@ -46,6 +46,29 @@ pub trait Cluster {
     /// As [`Cluster::run`] for one endpoint that may only read the last region; whether this
     /// backend has such a thing.
     fn run_reader(&self, program: Program<Self::F>) -> bool;
+}
+
+/// All of a region.
+pub fn all(access: Access) -> [Grant; 1] {
+    [Grant { offset: 0, len: BYTES, access }]
+}
+
+/// Runs `program` in a thread for each home, at an endpoint that `connect` makes, and keeps the
+/// nodes' sides of its connections until it has ended.
+fn run_threads<F: Fabric + Send + 'static, A: Send>(
+    homes: &[RegionId],
+    connect: impl Fn(RegionId) -> (F, A),
+    program: Program<F>,
+) {
+    std::thread::scope(|scope| {
+        for (number, home) in homes.iter().enumerate() {
+            let (endpoint, accepted) = connect(*home);
+            scope.spawn(move || {
+                block_on(program(&endpoint, number));
+                drop((endpoint, accepted));
+            });
+        }
+    });
 }
 
 /// The program of one end of a pair of messengers, with the other end as its peer.
@@ -89,12 +112,7 @@ impl Cluster for Shm {
     }
 
     fn run(&self, homes: &[RegionId], program: Program<ShmEndpoint>) {
-        std::thread::scope(|scope| {
-            for (number, home) in homes.iter().enumerate() {
-                let endpoint = self.endpoint(*home, &self.regions);
-                scope.spawn(move || block_on(program(&endpoint, number)));
-            }
-        });
+        run_threads(homes, |home| (self.endpoint(home, &self.regions), ()), program);
     }
 
     fn run_reader(&self, program: Program<ShmEndpoint>) -> bool {

@@ -9,15 +9,10 @@ use loch_fabric::shm::Region;
 use loch_fabric::tcp::{Accepted, Agent, Answer, TcpEndpoint};
 use loch_fabric::{Access, Grant, RegionId};
 
-use super::{BYTES, Cluster, Program, REGIONS};
+use super::{BYTES, Cluster, Program, REGIONS, all, run_threads};
 
 /// How long an agent may take to answer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-
-/// All of a region.
-pub fn all(access: Access) -> [Grant; 1] {
-    [Grant { offset: 0, len: BYTES, access }]
-}
 
 /// A region, and its node's side.
 pub struct Node {
@@ -73,15 +68,8 @@ impl Cluster for Tcp {
     }
 
     fn run(&self, homes: &[RegionId], program: Program<TcpEndpoint>) {
-        std::thread::scope(|scope| {
-            for (number, home) in homes.iter().enumerate() {
-                let (endpoint, accepted) = self.endpoint(*home, &[Access::Full; REGIONS as usize]);
-                scope.spawn(move || {
-                    block_on(program(&endpoint, number));
-                    drop((endpoint, accepted));
-                });
-            }
-        });
+        let connect = |home| self.endpoint(home, &[Access::Full; REGIONS as usize]);
+        run_threads(homes, connect, program);
     }
 
     fn run_reader(&self, program: Program<TcpEndpoint>) -> bool {

@@ -10,7 +10,7 @@ use loch_fabric::verbs::{
     Accepted, Access, Datagrams, Device, Grant, Host, Selection, Transport, VerbsEndpoint,
 };
 
-use super::{BYTES, Cluster, Post, Program, REGIONS, Talk};
+use super::{BYTES, Cluster, Post, Program, REGIONS, Talk, all, run_threads};
 
 /// The device of this machine, if there is one.
 ///
@@ -29,11 +29,6 @@ pub fn device() -> Option<Arc<Device>> {
         }
     };
     DEVICE.get_or_init(open).clone()
-}
-
-/// All of a region.
-pub fn all(access: Access) -> [Grant; 1] {
-    [Grant { offset: 0, len: BYTES, access }]
 }
 
 /// A region, and its node's side.
@@ -106,15 +101,8 @@ impl Cluster for Verbs {
     }
 
     fn run(&self, homes: &[RegionId], program: Program<VerbsEndpoint>) {
-        std::thread::scope(|scope| {
-            for (number, home) in homes.iter().enumerate() {
-                let (endpoint, accepted) = self.endpoint(*home, &[Access::Full; REGIONS as usize]);
-                scope.spawn(move || {
-                    block_on(program(&endpoint, number));
-                    drop((endpoint, accepted));
-                });
-            }
-        });
+        let connect = |home| self.endpoint(home, &[Access::Full; REGIONS as usize]);
+        run_threads(homes, connect, program);
     }
 
     fn run_reader(&self, program: Program<VerbsEndpoint>) -> bool {
