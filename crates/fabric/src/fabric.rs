@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-use crate::limits::BUCKET_WORDS_MAX;
+use crate::limits::{BUCKET_WORDS_MAX, DOORBELL_READS_MAX, READ_WORDS_MAX};
 use crate::sync::{Ordering, fence};
 use crate::{Buf, Counters, RegionId, RemoteAddr, Result};
 
@@ -81,6 +81,18 @@ pub struct Swap {
     pub expect: u64,
     /// The value that it then gets.
     pub new: u64,
+}
+
+/// The words of each of `reads` READs in one doorbell, which bring `words` words together.
+///
+/// # Panics
+/// As [`Fabric::read_words`].
+#[inline(always)]
+pub(crate) fn words_of_each(reads: usize, words: usize) -> usize {
+    assert!(reads > 0 && reads <= DOORBELL_READS_MAX, "READs in a doorbell");
+    let each = words / reads;
+    assert!(each <= READ_WORDS_MAX && each * reads == words, "words of a READ");
+    each
 }
 
 /// The longest time that an idle thread waits before it looks again.

@@ -1,6 +1,9 @@
 //! The rights that a peer's answer gives to this end, and their keys.
 
+use crate::bounds::is_inside;
+use crate::limits::TRANSFER_BYTES_MAX;
 use crate::rights::{Access, Granted};
+use crate::{FabricError, RemoteAddr};
 
 /// The ranges of one connection, in order, without overlaps.
 #[derive(Debug, Default)]
@@ -52,6 +55,53 @@ impl Keys {
             next = granted.offset + granted.len;
         }
         result
+    }
+
+    /// Whether `len` bytes at `at` may be used with `access`, in a region of `region_bytes`.
+    ///
+    /// # Errors
+    /// The error of the verb.
+    #[inline]
+    pub fn check_verb(
+        &self,
+        region_bytes: u64,
+        at: RemoteAddr,
+        len: usize,
+        access: Access,
+    ) -> Result<(), FabricError> {
+        let max = TRANSFER_BYTES_MAX;
+        if len > max {
+            return Err(FabricError::TooLong { len: len as u64, max: max as u64 });
+        }
+        let len = len as u64;
+        if !is_inside(at.offset(), len, region_bytes) {
+            return Err(FabricError::OutOfBounds { at, len, region_bytes });
+        }
+        self.check(at.offset(), len, access).map_err(|refused| match refused {
+            Refused::ReadOnly => FabricError::ReadOnly { at },
+            Refused::Nothing => FabricError::AccessDenied { at },
+        })
+    }
+
+    /// Like [`Keys::check_verb`], for `words` words; the word of an atomic must have one key.
+    ///
+    /// # Errors
+    /// The error of the verb.
+    #[inline]
+    pub fn check_words(
+        &self,
+        region_bytes: u64,
+        at: RemoteAddr,
+        words: usize,
+        access: Access,
+    ) -> Result<(), FabricError> {
+        self.check_verb(region_bytes, at, words * 8, access)?;
+        if !at.offset().is_multiple_of(8) {
+            return Err(FabricError::OutOfBounds { at, len: words as u64 * 8, region_bytes });
+        }
+        let is_split =
+            access == Access::ReadAtomic && self.remote(at.offset()).is_none_or(|(_, run)| run < 8);
+        if is_split { Err(FabricError::AccessDenied { at }) } else { Ok(()) }
     }
 
     /// The place and key of `offset`, and how many bytes from there on have that key. `None` beyond

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 
 use self::ops::{OpId, Ops};
 use crate::counters::Verb;
+use crate::fabric::words_of_each;
 use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX};
 use crate::networks::Network;
 use crate::rights::Access;
@@ -374,9 +375,7 @@ impl<C: Carrier> Fabric for Away<C> {
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
     ) -> impl Future<Output = Result<()>> + 'a {
-        assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
-        let each = out.len() / at.len();
-        assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
+        let each = words_of_each(at.len(), out.len());
         let which = match at.iter().all(|at| self.is_home(*at)) {
             true => Either::Home(self.local.read_words(at, out)),
             false => Either::Away((self.post_reads(at, each), out)),

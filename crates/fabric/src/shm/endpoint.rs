@@ -11,9 +11,10 @@ use rand::{Rng, SeedableRng};
 
 use crate::bounds::is_inside;
 use crate::counters::Verb;
+use crate::fabric::words_of_each;
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, LANES_PAUSE_US_MAX, PREFETCH_LINES_MAX,
-    READ_WORDS_MAX, REGIONS_MAX, TRANSFER_BYTES_MAX,
+    REGIONS_MAX, TRANSFER_BYTES_MAX,
 };
 use crate::sync::AtomicU64;
 use crate::{
@@ -272,9 +273,7 @@ impl Fabric for ShmEndpoint {
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
     ) -> impl Future<Output = Result<()>> + 'a {
-        assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
-        let each = out.len() / at.len();
-        assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
+        let each = words_of_each(at.len(), out.len());
         let mut places = [Err(FabricError::Unattached { region: self.home }); DOORBELL_READS_MAX];
         for (place, at) in places.iter_mut().zip(at) {
             *place = self.post_words(*at, each);

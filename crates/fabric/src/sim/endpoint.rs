@@ -13,9 +13,8 @@ use super::state::{Event, Inner};
 use super::verb::{ProcessId, Verb, VerbId, Work};
 use super::watch::{Change, How};
 use crate::bounds::is_inside;
-use crate::limits::{
-    BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX, TRANSFER_BYTES_MAX,
-};
+use crate::fabric::words_of_each;
+use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX};
 use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result, Swap};
 
 /// How often a process is stopped before an access that is not a store: a share of
@@ -275,9 +274,7 @@ impl Fabric for SimEndpoint {
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
     ) -> impl Future<Output = Result<()>> + 'a {
-        assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
-        let each = out.len() / at.len();
-        assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
+        let each = words_of_each(at.len(), out.len());
         let posted = self.post_reads(at, each);
         async move {
             let mut posted = posted?;

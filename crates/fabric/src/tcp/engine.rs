@@ -6,11 +6,10 @@ use std::sync::{Mutex, Weak};
 use rustix::event::{PollFd, PollFlags};
 
 use super::link::{Flight, Link, Lost, Then};
-use crate::away::keys::{Keys, Refused, Remote};
+use crate::away::keys::{Keys, Remote};
 use crate::away::ops::{OpId, Ops};
 use crate::away::{Carrier, Task};
-use crate::bounds::is_inside;
-use crate::limits::{TCP_CHUNK_BYTES, TCP_UNSENT_BYTES_MAX, TRANSFER_BYTES_MAX};
+use crate::limits::{TCP_CHUNK_BYTES, TCP_UNSENT_BYTES_MAX};
 use crate::networks::Network;
 use crate::rights::Access;
 use crate::shm::parking;
@@ -64,6 +63,10 @@ impl Engine {
 
     fn way(&self, region: RegionId) -> Option<&Way> {
         self.ways.get(usize::from(region.0))?.as_ref()
+    }
+
+    fn known(&self, region: RegionId) -> Result<&Way> {
+        self.way(region).ok_or(FabricError::Unattached { region })
     }
 
     #[cold]
@@ -171,35 +174,13 @@ impl Carrier for Engine {
     }
 
     fn check(&self, at: RemoteAddr, len: usize, access: Access) -> Result<()> {
-        let region = at.region();
-        let Some(way) = self.way(region) else {
-            return Err(FabricError::Unattached { region });
-        };
-        if len > TRANSFER_BYTES_MAX {
-            let (len, max) = (len as u64, TRANSFER_BYTES_MAX as u64);
-            return Err(FabricError::TooLong { len, max });
-        }
-        let (len, region_bytes) = (len as u64, way.region_bytes);
-        if !is_inside(at.offset(), len, region_bytes) {
-            return Err(FabricError::OutOfBounds { at, len, region_bytes });
-        }
-        way.keys.check(at.offset(), len, access).map_err(|refused| match refused {
-            Refused::ReadOnly => FabricError::ReadOnly { at },
-            Refused::Nothing => FabricError::AccessDenied { at },
-        })
+        let way = self.known(at.region())?;
+        way.keys.check_verb(way.region_bytes, at, len, access)
     }
 
     fn check_words(&self, at: RemoteAddr, words: usize, access: Access) -> Result<()> {
-        let len = words * 8;
-        self.check(at, len, access)?;
-        let way = self.way(at.region()).expect("it was checked");
-        if !at.offset().is_multiple_of(8) {
-            let region_bytes = way.region_bytes;
-            return Err(FabricError::OutOfBounds { at, len: len as u64, region_bytes });
-        }
-        let is_split = access == Access::ReadAtomic
-            && way.keys.remote(at.offset()).is_none_or(|(_, run)| run < 8);
-        if is_split { Err(FabricError::AccessDenied { at }) } else { Ok(()) }
+        let way = self.known(at.region())?;
+        way.keys.check_words(way.region_bytes, at, words, access)
     }
 
     fn queue(&mut self, op: OpId, task: Task, at: RemoteAddr, len: usize) {

@@ -13,9 +13,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use crate::away::keys::{Keys, Refused};
+use crate::away::keys::Keys;
 use crate::away::ops::{OpId, Ops};
-use crate::bounds::is_inside;
 use crate::limits::{COMPLETION_BATCH, COMPLETIONS_MAX, REGIONS_MAX};
 use crate::rights::Access;
 use crate::{FabricError, RegionId, RemoteAddr, Result};
@@ -107,37 +106,19 @@ impl Engine {
         len: usize,
         access: Access,
     ) -> Result<()> {
-        let region = at.region();
-        let Some(way) = self.way(transport, region) else {
-            return Err(FabricError::Unattached { region });
-        };
-        let max = crate::limits::TRANSFER_BYTES_MAX;
-        if len > max {
-            return Err(FabricError::TooLong { len: len as u64, max: max as u64 });
-        }
-        let (len, region_bytes) = (len as u64, way.region_bytes);
-        if !is_inside(at.offset(), len, region_bytes) {
-            return Err(FabricError::OutOfBounds { at, len, region_bytes });
-        }
-        match way.keys.check(at.offset(), len, access) {
-            Ok(()) => Ok(()),
-            Err(Refused::ReadOnly) => Err(FabricError::ReadOnly { at }),
-            Err(Refused::Nothing) => Err(FabricError::AccessDenied { at }),
-        }
+        let way = self.known(transport, at.region())?;
+        way.keys.check_verb(way.region_bytes, at, len, access)
     }
 
     /// Like [`Engine::check`], for `words` words; the word of an atomic must have one key.
     #[inline]
     pub fn check_words(&self, at: RemoteAddr, words: usize, access: Access) -> Result<()> {
-        self.check(Transport::Reliable, at, words * 8, access)?;
-        let way = self.way(Transport::Reliable, at.region()).expect("it was checked");
-        if !at.offset().is_multiple_of(8) {
-            let region_bytes = way.region_bytes;
-            return Err(FabricError::OutOfBounds { at, len: words as u64 * 8, region_bytes });
-        }
-        let is_split = access == Access::ReadAtomic
-            && way.keys.remote(at.offset()).is_none_or(|(_, run)| run < 8);
-        if is_split { Err(FabricError::AccessDenied { at }) } else { Ok(()) }
+        let way = self.known(Transport::Reliable, at.region())?;
+        way.keys.check_words(way.region_bytes, at, words, access)
+    }
+
+    fn known(&self, transport: Transport, region: RegionId) -> Result<&Way> {
+        self.way(transport, region).ok_or(FabricError::Unattached { region })
     }
 
     /// Queues a verb of `op`; returns the link of the queue. A verb that touches no byte is over at

@@ -3,7 +3,8 @@
 use std::future::Future;
 
 use crate::counters::Verb;
-use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX};
+use crate::fabric::words_of_each;
+use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES};
 use crate::{
     Atomics, Buf, Caps, Counters, Fabric, RegionId, RemoteAddr, Result, RoundTrip, Swap,
     UnreliableWrites, Validation,
@@ -43,9 +44,7 @@ impl Fabric for VerbsEndpoint {
         at: &'a [RemoteAddr],
         out: &'a mut [u64],
     ) -> impl Future<Output = Result<()>> + 'a {
-        assert!(!at.is_empty() && at.len() <= DOORBELL_READS_MAX, "READs in a doorbell");
-        let each = out.len() / at.len();
-        assert!(each <= READ_WORDS_MAX && each * at.len() == out.len(), "words of a READ");
+        let each = words_of_each(at.len(), out.len());
         let is_home = at.iter().all(|at| at.region() == self.home);
         let which = if is_home {
             Either::Home(self.local.read_words(at, out))
