@@ -24,6 +24,9 @@
 //! | peers and links that fail | a process holds nothing | forced: `src/sim/tests/failures.rs` | `tests/verbs.rs`, `tests/two_hosts.rs` |
 //! | keys, rights and their withdrawal (protection domains) | the mapping's | none | `tests/verbs.rs` |
 //!
+//! TCP has one home mapped, and its verbs are under way until their answers come; what it does with
+//! keys, fences and hostile clients is tested in `src/tcp/tests.rs`.
+//!
 //! Verbs run where there is an RDMA device (`make verbs-test` makes one); without it, or without
 //! the feature, their tests are skipped or not built.
 
