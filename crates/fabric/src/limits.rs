@@ -185,3 +185,20 @@ pub(crate) const TCP_UNSENT_BYTES_MAX: u64 = 1 << 20;
 
 /// How long a thread that waits for a network looks again and again before it yields its core.
 pub(crate) const NETWORK_SPIN: Duration = Duration::from_micros(50);
+
+/// Bytes of messages that wait in a mailbox over TCP, beyond which those who send to it wait.
+pub(crate) const TCP_MAILBOX_BYTES_MAX: usize = 4 << 20;
+
+/// How long a connection waits for a worker whose mailbox is full.
+pub(crate) const TCP_MAILBOX_PAUSE: Duration = Duration::from_millis(1);
+
+/// Bytes that workers have pushed to a client that takes nothing, beside those that its reply slots
+/// hold. What does not fit is lost.
+pub(crate) const TCP_PUSHED_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of messages that a client over TCP has received and not looked at.
+pub(crate) const TCP_ARRIVED_BYTES_MAX: usize = 4 << 20;
+
+/// Requests without answers in a row, after which one with an answer follows: it says that they are
+/// over.
+pub(crate) const TCP_UNANSWERED_MAX: u32 = 64;

@@ -21,6 +21,8 @@ pub(crate) enum AddressKind {
     /// A queue pair.
     #[cfg(feature = "verbs")]
     QueuePair = 3,
+    /// A mailbox that is reached over a connection.
+    Connection = 4,
 }
 
 impl MessageAddress {

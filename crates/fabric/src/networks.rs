@@ -25,19 +25,28 @@ pub(crate) trait Network: Send {
     fn sockets<'a>(&'a self, watched: &mut Vec<PollFd<'a>>);
 }
 
+/// A network that has a part in the rounds of this thread.
+struct Known {
+    network: Weak<Mutex<dyn Network>>,
+    /// Whether a lane waits for what comes unasked.
+    listens: bool,
+}
+
 thread_local! {
-    static NETWORKS: RefCell<Vec<Weak<Mutex<dyn Network>>>> = const { RefCell::new(Vec::new()) };
+    static NETWORKS: RefCell<Vec<Known>> = const { RefCell::new(Vec::new()) };
     /// Since when nothing has come.
     static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Called when a verb was queued: the network has a part in the next rounds, until it is idle.
-pub(crate) fn waits(network: Weak<Mutex<dyn Network>>) {
+/// Called when a verb was queued: the network has a part in the next rounds, until it is idle. One
+/// that `listens` has a part in the next round, even if it is idle.
+pub(crate) fn waits(network: Weak<Mutex<dyn Network>>, listens: bool) {
     // A thread that ends has no rounds any more.
     let _ = NETWORKS.try_with(|networks| {
         let mut networks = networks.borrow_mut();
-        if !networks.iter().any(|known| known.ptr_eq(&network)) {
-            networks.push(network);
+        match networks.iter_mut().find(|known| known.network.ptr_eq(&network)) {
+            Some(known) => known.listens |= listens,
+            None => networks.push(Known { network, listens }),
         }
     });
 }
@@ -48,12 +57,13 @@ pub(crate) fn after_round(is_idle: bool) {
     let _ = NETWORKS.try_with(|networks| {
         let mut has_come = false;
         let mut live: Vec<Arc<Mutex<dyn Network>>> = Vec::new();
-        networks.borrow_mut().retain(|network| {
-            let Some(network) = network.upgrade() else { return false };
+        networks.borrow_mut().retain_mut(|known| {
+            let Some(network) = known.network.upgrade() else { return false };
+            let listens = std::mem::take(&mut known.listens);
             let is_over = {
                 let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
                 has_come |= network.progress();
-                network.is_idle()
+                network.is_idle() && !listens
             };
             if !is_over {
                 live.push(network);

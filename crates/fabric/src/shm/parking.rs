@@ -135,10 +135,11 @@ fn after_waits(said: u8) {
     }
 }
 
-/// Called by a lane that has posted over a network, or waits for one.
-pub(crate) fn network(network: Weak<Mutex<dyn Network>>) {
+/// Called by a lane that has posted over a network, or waits for one. `listens`: for what comes
+/// unasked.
+pub(crate) fn network(network: Weak<Mutex<dyn Network>>, listens: bool) {
     SAID.set(SAID.get() | NETWORK);
-    networks::waits(network);
+    networks::waits(network, listens);
 }
 
 /// Whether a future is polled by lanes of this thread.

@@ -3,12 +3,14 @@
 //!
 //! Each connection belongs to one thread. The first thread also accepts connections, and hands them
 //! out in turn. A connection that has not said who it is within [`TCP_HELLO_PATIENCE`] is closed.
+//! One whose first byte is none of a client's is passed on to [`Others`], so that a node needs one
+//! port.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,15 +20,21 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::TcpError;
-use super::admission::{Accepted, Tokens};
+use super::admission::{Accepted, Client, Tokens, lock};
 use super::connection::{Connection, Cut, Next, Scratch};
-use super::frame::{Garbage, HELLO_BYTES, Hello, Unwelcome, WELCOME_BYTES, Welcome};
+use super::frame::{Garbage, HELLO_BYTES, Hello, MAGIC, Unwelcome, WELCOME_BYTES, Welcome};
 use super::keys::Keys;
+use super::lent::Lent;
+use super::mailbox::TcpMailbox;
+use super::serving::AgentEndpoint;
 use super::setup::Answer;
 use super::socket::{self, Moved};
-use crate::limits::{TCP_ACCEPT_PAUSE, TCP_EVENTS, TCP_HELLO_PATIENCE, TCP_STRANGERS_MAX};
+use crate::RegionId;
+use crate::limits::{
+    TCP_ACCEPT_PAUSE, TCP_EVENTS, TCP_HELLO_PATIENCE, TCP_MAILBOX_PAUSE, TCP_STRANGERS_MAX,
+};
 use crate::rights::{self, Access, Grant, Granted};
-use crate::shm::Region;
+use crate::shm::{Bell, Region};
 
 /// The node's side of TCP: lends a region to clients that connect. Any thread may use it. Dropping
 /// it ends all connections.
@@ -36,23 +44,56 @@ pub struct Agent {
     address: SocketAddr,
 }
 
+/// Takes the connections to an agent's port that begin with something else than a client does. It
+/// is called by the agent's threads, which must not wait there.
+pub type Others = Box<dyn Fn(TcpStream) + Send + Sync>;
+
 struct Shared {
-    region: Arc<Region>,
-    tokens: Arc<Tokens>,
-    inboxes: Vec<Inbox>,
+    lent: Arc<Lent>,
+    others: Option<Others>,
+    inboxes: Vec<Arc<Inbox>>,
     /// The thread that gets the next connection.
     next: AtomicUsize,
     stops: AtomicBool,
 }
 
-/// How a thread is given connections.
+/// How a thread is given work.
 struct Inbox {
     bell: OwnedFd,
-    sockets: Mutex<Vec<OwnedFd>>,
+    work: Mutex<Work>,
+}
+
+#[derive(Default)]
+struct Work {
+    /// Connections that have come.
+    sockets: Vec<OwnedFd>,
+    /// Connections that are to have a turn.
+    turns: Vec<u64>,
+}
+
+/// Gives a connection a turn.
+pub(super) struct Waker {
+    inbox: Arc<Inbox>,
+    id: u64,
+}
+
+impl Waker {
+    /// One that wakes nobody.
+    #[cfg(test)]
+    pub fn of_nobody() -> Self {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK).expect("there are descriptors");
+        Self { inbox: Arc::new(Inbox { bell, work: Mutex::default() }), id: 0 }
+    }
+
+    pub fn wake(&self) {
+        lock(&self.inbox.work).turns.push(self.id);
+        self.inbox.ring();
+    }
 }
 
 impl Agent {
-    /// Lends `region` to the clients that connect to `listener`, by `threads` threads.
+    /// Lends `region` to the clients that connect to `listener`, by `threads` threads. Connections
+    /// that are none of clients go to `others`, or are closed.
     ///
     /// # Errors
     /// [`TcpError::Os`].
@@ -63,6 +104,7 @@ impl Agent {
         region: Arc<Region>,
         listener: TcpListener,
         threads: usize,
+        others: Option<Others>,
     ) -> Result<Self, TcpError> {
         assert!(threads > 0, "an agent needs a thread");
         let os = |action| move |source| TcpError::Os { action, source };
@@ -70,12 +112,12 @@ impl Agent {
         let address = listener.local_addr().map_err(os("listen"))?;
         let inbox = |_| {
             let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            Ok(Inbox { bell, sockets: Mutex::default() })
+            Ok(Arc::new(Inbox { bell, work: Mutex::default() }))
         };
         let inboxes: io::Result<Vec<_>> = (0..threads).map(inbox).collect();
         let shared = Arc::new(Shared {
-            region,
-            tokens: Arc::default(),
+            lent: Arc::new(Lent::new(region)),
+            others,
             inboxes: inboxes.map_err(os("make a bell"))?,
             next: AtomicUsize::new(0),
             stops: AtomicBool::new(false),
@@ -97,33 +139,44 @@ impl Agent {
         self.address
     }
 
-    /// Lets a client in, with the rights in `grants` and no others. It connects with the answer,
+    /// Lets a client in, with the rights in its grants and no others. It connects with the answer,
     /// soon, and once.
     ///
     /// # Errors
     /// [`TcpError::Hostile`] for invalid grants, [`TcpError::ReadOnlyRegion`].
-    pub fn accept(&self, grants: &[Grant]) -> Result<(Accepted, Answer), TcpError> {
-        let region = &self.shared.region;
+    pub fn accept(&self, client: Client<'_>) -> Result<(Accepted, Answer), TcpError> {
+        let (region, grants) = (&self.shared.lent.region, client.grants);
         let ranges = grants.iter().map(|grant| (grant.offset, grant.len)).collect();
         rights::check_ranges(ranges, region.len()).map_err(|what| TcpError::Hostile { what })?;
         if !region.is_writable() && grants.iter().any(|grant| grant.access != Access::Read) {
             return Err(TcpError::ReadOnlyRegion);
         }
         let (keys, told) = Keys::new(grants);
-        let (accepted, token) = self.shared.tokens.admit(keys);
+        let (accepted, token) = Tokens::admit(&self.shared.lent, keys, client);
         let granted = |(grant, key): (&Grant, u32)| {
             let Grant { offset, len, access } = *grant;
             Granted { offset, len, access, address: offset, rkey: key }
         };
         let grants = grants.iter().zip(told).map(granted).collect();
-        Ok((accepted, Answer { port: self.address.port(), token, grants }))
+        Ok((accepted, Answer { token, grants }))
+    }
+
+    /// Opens a mailbox for one of the node's workers. Clients find it at its address, which says
+    /// that it is at the node with this region. `bell` wakes the worker when something has arrived.
+    pub fn mailbox(&self, region: RegionId, bell: Option<Bell>) -> TcpMailbox {
+        TcpMailbox::open(self.shared.lent.clone(), region, bell)
+    }
+
+    /// An endpoint for one of the node's workers, whose region is `home`.
+    pub fn endpoint(&self, home: RegionId) -> AgentEndpoint {
+        AgentEndpoint::new(self.shared.lent.clone(), home)
     }
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
         self.shared.stops.store(true, Ordering::Release);
-        self.shared.inboxes.iter().for_each(Inbox::ring);
+        self.shared.inboxes.iter().for_each(|inbox| inbox.ring());
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -138,13 +191,13 @@ impl Inbox {
     }
 
     fn give(&self, socket: OwnedFd) {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+        lock(&self.work).sockets.push(socket);
         self.ring();
     }
 
-    fn take(&self) -> Vec<OwnedFd> {
+    fn take(&self) -> Work {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        std::mem::take(&mut *self.sockets.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.work))
     }
 }
 
@@ -165,6 +218,8 @@ struct Worker {
     strangers: usize,
     /// The connections that have a turn without waiting for their sockets.
     ready: Vec<u64>,
+    /// The connections that wait for workers.
+    waiting: Vec<u64>,
     scratch: Scratch,
 }
 
@@ -209,6 +264,7 @@ impl Worker {
             free: Vec::new(),
             strangers: 0,
             ready: Vec::new(),
+            waiting: Vec::new(),
             scratch: Scratch::new(),
         })
     }
@@ -223,13 +279,14 @@ impl Worker {
             });
             // Its errors say that a signal came.
             let _ = epoll::wait(&self.watch, spare_capacity(&mut events), timeout.as_ref());
-            for id in std::mem::take(&mut self.ready) {
+            let waiting = std::mem::take(&mut self.waiting);
+            for id in std::mem::take(&mut self.ready).into_iter().chain(waiting) {
                 self.serve(id);
             }
             for event in &events {
                 match event.data.u64() {
                     LISTENER => self.accept(),
-                    BELL => self.take_sockets(),
+                    BELL => self.take_work(),
                     id => self.serve(id),
                 }
             }
@@ -242,9 +299,10 @@ impl Worker {
         if !self.ready.is_empty() {
             return Some(Duration::ZERO);
         }
+        let workers = (!self.waiting.is_empty()).then_some(TCP_MAILBOX_PAUSE);
         let strangers = (self.strangers > 0).then_some(TCP_HELLO_PATIENCE / 4);
         let accepts = self.accepts_at.map(|at| at.saturating_duration_since(Instant::now()));
-        [strangers, accepts].into_iter().flatten().min()
+        [workers, strangers, accepts].into_iter().flatten().min()
     }
 
     /// Does what is due at some time.
@@ -295,8 +353,12 @@ impl Worker {
         }
     }
 
-    fn take_sockets(&mut self) {
-        for socket in self.shared.inboxes[self.number].take() {
+    fn take_work(&mut self) {
+        let Work { sockets, turns } = self.shared.inboxes[self.number].take();
+        for id in turns {
+            self.serve(id);
+        }
+        for socket in sockets {
             if self.strangers >= TCP_STRANGERS_MAX {
                 tracing::warn!("a connection is closed: too many have not said who they are");
                 continue;
@@ -345,23 +407,46 @@ impl Worker {
         let next = match &mut place.end {
             End::None => return,
             End::Stranger { socket, hello, .. } => {
-                match greet(&self.shared.tokens, socket, hello) {
-                    Ok(Some(client)) => {
+                let waker = Waker { inbox: self.shared.inboxes[self.number].clone(), id };
+                match greet(&self.shared, socket, hello, waker) {
+                    Ok(Greeted::Client(client)) => {
                         place.end = End::Client(client);
                         self.strangers -= 1;
                         Ok(Next::Turn)
                     }
-                    Ok(None) => Ok(Next::Read),
+                    Ok(Greeted::NotYet) => Ok(Next::Read),
+                    Ok(Greeted::Other) => return self.pass_on(at),
                     Err(cut) => Err(cut),
                 }
             }
-            End::Client(client) => client.turn(&self.shared.region, &mut self.scratch),
+            End::Client(client) => client.turn(&self.shared.lent, &mut self.scratch),
         };
         match next {
             Ok(Next::Turn) => self.ready.push(id),
             Ok(Next::Read) => self.watch(at, id, EventFlags::IN),
             Ok(Next::Write) => self.watch(at, id, EventFlags::OUT),
+            Ok(Next::Worker) => {
+                self.watch(at, id, EventFlags::empty());
+                self.waiting.push(id);
+            }
             Err(cut) => self.end(at, &cut),
+        }
+    }
+
+    /// Gives a stranger to others.
+    fn pass_on(&mut self, at: usize) {
+        let End::Stranger { socket, .. } = std::mem::replace(&mut self.places[at].end, End::None)
+        else {
+            return;
+        };
+        self.strangers -= 1;
+        self.free.push(at as u32);
+        let _ = epoll::delete(&self.watch, &*socket);
+        let others = self.shared.others.as_ref();
+        if let (Some(socket), Some(take)) = (Arc::into_inner(socket), others)
+            && rustix::io::ioctl_fionbio(&socket, false).is_ok()
+        {
+            take(socket.into());
         }
     }
 
@@ -405,24 +490,39 @@ impl Worker {
     }
 }
 
-/// Receives a greeting. Returns the client once it has said who it is.
+/// What a stranger is.
+enum Greeted {
+    Client(Connection),
+    /// No client: its first byte shows that, which is still to be received.
+    Other,
+    NotYet,
+}
+
+/// Receives a greeting.
 fn greet(
-    tokens: &Tokens,
+    shared: &Shared,
     socket: &Arc<OwnedFd>,
     hello: &mut Vec<u8>,
-) -> Result<Option<Connection>, Cut> {
+    waker: Waker,
+) -> Result<Greeted, Cut> {
+    if shared.others.is_some() && hello.is_empty() {
+        let first = socket::peek(socket.as_fd())?;
+        if first.is_some_and(|first| first != MAGIC[0]) {
+            return Ok(Greeted::Other);
+        }
+    }
     let mut bytes = [0; HELLO_BYTES];
     match socket::receive(socket.as_fd(), &mut bytes[hello.len()..])? {
         Moved::Bytes(count) => {
             let begin = hello.len();
             hello.extend_from_slice(&bytes[begin..begin + count]);
         }
-        Moved::Nothing => return Ok(None),
+        Moved::Nothing => return Ok(Greeted::NotYet),
         Moved::End => return Err(Cut::Ended),
     }
-    let Ok(said) = Hello::read_from_bytes(hello) else { return Ok(None) };
+    let Ok(said) = Hello::read_from_bytes(hello) else { return Ok(Greeted::NotYet) };
     let client = said.token()?.and_then(|token| {
-        let client = tokens.redeem(&token, socket);
+        let client = shared.lent.tokens.redeem(&token, socket, waker);
         client.ok_or(Unwelcome::Token)
     });
     let welcome = Welcome::new(client.as_ref().map(|_| ()).map_err(|reason| *reason));
@@ -431,7 +531,7 @@ fn greet(
         _ => return Err(Cut::Ended),
     }
     match client {
-        Ok(client) => Ok(Some(Connection::new(socket.clone(), client))),
+        Ok(client) => Ok(Greeted::Client(Connection::new(socket.clone(), client))),
         Err(_) => Err(Cut::Garbage(Garbage("a token that opens nothing, or another version"))),
     }
 }

@@ -17,10 +17,12 @@ use std::{io, mem};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::admission::Admitted;
+use super::admission::{Admitted, Entered};
 use super::frame::{
-    Answer, Garbage, REQUEST_BYTES, Refusal, Request, RequestHeader, SwapWords, Verb,
+    Answer, Garbage, REQUEST_BYTES, Refusal, RequestHeader, SwapWords, Verb, Wanted,
 };
+use super::lent::Lent;
+use super::mailbox::Letters;
 use super::socket::{self, Moved};
 use crate::limits::{TCP_CHUNK_BYTES, TCP_STRAIGHT_BYTES_MIN, TCP_TURN_BYTES};
 use crate::shm::Region;
@@ -54,6 +56,8 @@ pub(super) enum Next {
     Write,
     /// Its next turn.
     Turn,
+    /// A worker, whose mailbox is full.
+    Worker,
 }
 
 /// The bytes of one thread that its connections use in their turns.
@@ -122,10 +126,37 @@ impl Drop for Connection {
 
 /// How far a turn has come.
 struct Turn<'a> {
-    region: &'a Region,
+    lent: &'a Lent,
     scratch: &'a mut Scratch,
     /// Bytes that may still be received, and sent.
     budget: [usize; 2],
+    /// Whether the region was changed.
+    has_changed: bool,
+    /// The mailbox that got the last message.
+    mailbox: Option<(u32, Arc<Letters>)>,
+}
+
+impl Turn<'_> {
+    fn region(&self) -> &Region {
+        &self.lent.region
+    }
+
+    /// Puts a message into a mailbox. Returns whether it has room. What is for a mailbox that is
+    /// not open is lost.
+    fn deliver(&mut self, from: &Arc<Admitted>, mailbox: u32, at: usize, len: usize) -> bool {
+        if self.mailbox.as_ref().is_none_or(|(number, _)| *number != mailbox) {
+            self.ring();
+            self.mailbox = self.lent.letters(mailbox).map(|letters| (mailbox, letters));
+        }
+        let message = &self.scratch.received[at..at + len];
+        self.mailbox.as_ref().is_none_or(|(_, letters)| letters.put(from, message))
+    }
+
+    fn ring(&mut self) {
+        if let Some((_, letters)) = self.mailbox.take() {
+            letters.ring();
+        }
+    }
 }
 
 impl Connection {
@@ -148,29 +179,49 @@ impl Connection {
     ///
     /// # Errors
     /// [`Cut`] if the connection has to end.
-    pub fn turn(&mut self, region: &Region, scratch: &mut Scratch) -> Result<Next, Cut> {
-        self.turn_within(region, scratch, TCP_TURN_BYTES)
+    pub fn turn(&mut self, lent: &Lent, scratch: &mut Scratch) -> Result<Next, Cut> {
+        self.turn_within(lent, scratch, TCP_TURN_BYTES)
     }
 
     /// The same, for so many bytes each way.
     pub(super) fn turn_within(
         &mut self,
-        region: &Region,
+        lent: &Lent,
         scratch: &mut Scratch,
         bytes: usize,
     ) -> Result<Next, Cut> {
         let client = self.client.clone();
         // Held to the end of the turn: whoever fences the client waits for it (invariant 2).
-        let gate = client.enter().ok_or(Cut::Fenced)?;
+        let mut gate = client.enter().ok_or(Cut::Fenced)?;
+        if !self.is_answering() && !gate.send_pushed()? {
+            return Ok(Next::Write);
+        }
         scratch.load(&mut self.received, &mut self.answers);
-        let mut turn = Turn { region, scratch, budget: [bytes; 2] };
+        let (has_changed, mailbox) = (false, None);
+        let mut turn = Turn { lent, scratch, budget: [bytes; 2], has_changed, mailbox };
         let next = self.go_on(&mut turn);
-        drop(gate);
+        turn.ring();
+        if turn.has_changed {
+            client.ring();
+        }
         let next = next?;
         self.received.extend_from_slice(scratch.rest());
         self.answers.append(&mut scratch.answers);
         self.answers.shrink_to_fit();
-        Ok(next)
+        self.after_turn(&mut gate, next)
+    }
+
+    /// Whether the stream is in the middle of an answer.
+    fn is_answering(&self) -> bool {
+        !self.answers.is_empty() || self.body_is_out()
+    }
+
+    /// Sends what was pushed while the connection was in the middle of an answer.
+    fn after_turn(&self, gate: &mut Entered<'_>, next: Next) -> Result<Next, Cut> {
+        let is_answering = self.is_answering();
+        gate.answers(is_answering);
+        let is_clear = is_answering || gate.send_pushed()?;
+        Ok(if is_clear { next } else { Next::Write })
     }
 
     fn go_on(&mut self, turn: &mut Turn<'_>) -> Result<Next, Cut> {
@@ -237,7 +288,10 @@ impl Connection {
         let Ok((header, _)) = RequestHeader::read_from_prefix(turn.scratch.rest()) else {
             return self.receive(turn);
         };
-        let request = Request::parse(&header)?;
+        let request = match Wanted::parse(&header)? {
+            Wanted::Verb(request) => request,
+            Wanted::Message { mailbox, len } => return self.deliver(turn, mailbox, len as usize),
+        };
         let is_straight = request.len as usize >= TCP_STRAIGHT_BYTES_MIN;
         let body_bytes = if is_straight { 0 } else { request.body_bytes() };
         if turn.scratch.rest().len() < REQUEST_BYTES + body_bytes {
@@ -251,6 +305,7 @@ impl Connection {
             self.body = Some(Body::In { offset, left, tag, result });
             return Ok(None);
         }
+        let region = &turn.lent.region;
         let answers = &mut turn.scratch.answers;
         let body = &turn.scratch.received[turn.scratch.begin..][..body_bytes];
         let begin = answers.len();
@@ -266,18 +321,19 @@ impl Connection {
             return Err(Cut::Forbidden(refusal));
         }
         if result.is_ok() {
+            turn.has_changed |= request.verb != Verb::Read;
             match request.verb {
                 Verb::Read if is_straight => self.body = Some(Body::Out { offset, left }),
                 Verb::Read => {
                     let at = answers.len();
                     answers.resize(at + left, 0);
-                    turn.region.copy_out(offset, &mut answers[at..]);
+                    region.copy_out(offset, &mut answers[at..]);
                 }
-                Verb::Write => turn.region.copy_in(offset, body),
+                Verb::Write => region.copy_in(offset, body),
                 Verb::CompareSwap => {
                     let (words, _) = SwapWords::read_from_prefix(body).expect("it is as long");
                     let (expect, new) = (words.expect.get(), words.new.get());
-                    let word = turn.region.word(offset);
+                    let word = region.word(offset);
                     let swapped =
                         word.compare_exchange(expect, new, Ordering::AcqRel, Ordering::Acquire);
                     let (Ok(was) | Err(was)) = swapped;
@@ -285,13 +341,26 @@ impl Connection {
                 }
                 Verb::FetchAdd => {
                     let add = u64::from_le_bytes(body.try_into().expect("it is a word"));
-                    let was = turn.region.word(offset).fetch_add(add, Ordering::AcqRel);
+                    let was = region.word(offset).fetch_add(add, Ordering::AcqRel);
                     answers.extend_from_slice(&was.to_le_bytes());
                 }
             }
         }
         turn.scratch.begin += body_bytes;
         turn.budget[1] = turn.budget[1].saturating_sub(answers.len() - begin);
+        Ok(None)
+    }
+
+    /// Delivers the next message, if it is there.
+    fn deliver(&self, turn: &mut Turn<'_>, mailbox: u32, len: usize) -> Result<Option<Next>, Cut> {
+        if turn.scratch.rest().len() < REQUEST_BYTES + len {
+            return self.receive(turn);
+        }
+        let at = turn.scratch.begin + REQUEST_BYTES;
+        if !turn.deliver(&self.client, mailbox, at, len) {
+            return Ok(Some(Next::Worker));
+        }
+        turn.scratch.begin = at + len;
         Ok(None)
     }
 
@@ -307,7 +376,7 @@ impl Connection {
             keep(self, offset, left);
             return Ok(Some(Next::Turn));
         }
-        match socket::send_from(self.socket.as_fd(), turn.region, offset, some)? {
+        match socket::send_from(self.socket.as_fd(), turn.region(), offset, some)? {
             Moved::Bytes(bytes) => {
                 turn.budget[1] -= bytes;
                 if bytes < left {
@@ -339,7 +408,7 @@ impl Connection {
                     next = Some(Next::Turn);
                     Moved::Nothing
                 }
-                Ok(()) => socket::receive_into(self.socket.as_fd(), turn.region, offset, some)?,
+                Ok(()) => socket::receive_into(self.socket.as_fd(), turn.region(), offset, some)?,
                 Err(_) => {
                     let room = turn.scratch.room();
                     let some = some.min(room.len());
@@ -360,11 +429,12 @@ impl Connection {
         } else {
             let taken = rest.len().min(left);
             if result.is_ok() {
-                turn.region.copy_in(offset, &rest[..taken]);
+                turn.region().copy_in(offset, &rest[..taken]);
             }
             turn.scratch.begin += taken;
             taken
         };
+        turn.has_changed |= taken == left;
         if taken < left {
             let (offset, left) = (offset + taken as u64, left - taken);
             self.body = Some(Body::In { offset, left, tag, result });

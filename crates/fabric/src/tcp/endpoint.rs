@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::task::Context;
 use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -10,6 +11,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::TcpError;
 use super::engine::Engine;
 use super::frame::{Hello, WELCOME_BYTES, Welcome};
+use super::lent::Replies;
+use super::messages::TcpMessages;
 use super::setup::Answer;
 use crate::away::Away;
 use crate::away::keys::Keys;
@@ -23,15 +26,27 @@ use crate::{Fabric, RegionId, RemoteAddr, Result, UnreliableWrites};
 /// endpoint ends its connections; verbs that have left are executed nevertheless.
 pub struct TcpEndpoint {
     away: Away<Engine>,
+    engine: Arc<Mutex<Engine>>,
 }
 
 impl TcpEndpoint {
     /// An endpoint without connections.
     pub fn new(home: RegionId, home_region: Arc<Region>) -> Self {
         let mut local = ShmEndpoint::new(home);
-        local.attach(home, home_region);
-        let engine = Arc::new_cyclic(|itself| Mutex::new(Engine::new(itself.clone())));
-        Self { away: Away::new(local, home, engine) }
+        local.attach(home, home_region.clone());
+        let engine =
+            Arc::new_cyclic(|itself| Mutex::new(Engine::new(itself.clone(), home_region, home)));
+        Self { away: Away::new(local, home, engine.clone()), engine }
+    }
+
+    /// Workers WRITE replies to these slots, which are in the home region.
+    pub fn take_replies(&self, replies: Replies) {
+        self.away.carrier().pushed.replies = Some(replies);
+    }
+
+    /// The messages over the endpoint's connections.
+    pub fn messages(&self) -> TcpMessages {
+        TcpMessages::new(self.engine.clone())
     }
 
     /// Connects to the agent at `address`, whose node has given `answer` and has a region of
@@ -73,6 +88,12 @@ impl TcpEndpoint {
         Ok(())
     }
 
+    /// Requests that are under way, or not known to be over.
+    #[cfg(test)]
+    pub(super) fn flights_held(&self) -> usize {
+        self.away.carrier().flights_held()
+    }
+
     /// The nodes to which a connection broke and has to be made again.
     pub fn broken(&self) -> Vec<RegionId> {
         let mut engine = self.away.carrier();
@@ -88,6 +109,18 @@ impl Fabric for TcpEndpoint {
         announce load load_bytes reload will_store raw posted is_settled now_us wall_ms random
         pause => away
     );
+
+    /// What comes may be a worker's reply, so the thread waits for its connections, too.
+    fn poll_wait(&self, cx: &mut Context<'_>, _bell: Option<RemoteAddr>) {
+        if !self.away.waits(cx) {
+            self.away.carrier().progress();
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn ring(&self, bells: &[RemoteAddr]) {
+        self.away.local.ring(bells);
+    }
 }
 
 /// Over TCP nothing gets lost but with the connection.

@@ -1,19 +1,22 @@
 //! The verbs of one thread over TCP: its connections, and what is under way on them.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags};
 
+use super::CAPS;
 use super::link::{Flight, Link, Lost, Then};
+use super::messages::TcpWorker;
+use super::pushed::Pushed;
 use crate::away::keys::{Keys, Remote};
 use crate::away::ops::{OpId, Ops};
 use crate::away::{Carrier, Task};
 use crate::limits::{TCP_CHUNK_BYTES, TCP_UNSENT_BYTES_MAX};
 use crate::networks::Network;
 use crate::rights::Access;
-use crate::shm::parking;
-use crate::{Atomics, Caps, FabricError, RegionId, RemoteAddr, Result, RoundTrip, Validation};
+use crate::shm::{Region, parking};
+use crate::{Caps, FabricError, RegionId, RemoteAddr, Result};
 
 /// The verbs of one thread that are under way.
 pub(super) struct Engine {
@@ -23,6 +26,7 @@ pub(super) struct Engine {
     /// Verbs posted so far.
     posted: u64,
     scratch: Box<[u8]>,
+    pub pushed: Pushed,
     /// This engine, for the thread's rounds.
     itself: Weak<Mutex<Self>>,
 }
@@ -38,9 +42,9 @@ struct Way {
 }
 
 impl Engine {
-    pub fn new(itself: Weak<Mutex<Self>>) -> Self {
-        let scratch = vec![0; TCP_CHUNK_BYTES].into();
-        Self { ways: Vec::new(), ops: Ops::default(), posted: 0, scratch, itself }
+    pub fn new(itself: Weak<Mutex<Self>>, home: Arc<Region>, region: RegionId) -> Self {
+        let (scratch, pushed) = (vec![0; TCP_CHUNK_BYTES].into(), Pushed::new(home, region));
+        Self { ways: Vec::new(), ops: Ops::default(), posted: 0, scratch, pushed, itself }
     }
 
     /// Uses a connection from now on.
@@ -54,11 +58,24 @@ impl Engine {
         self.ways[at] = Some(Way { region_bytes, keys, link, unknown: None });
     }
 
+    #[cfg(test)]
+    pub fn flights_held(&self) -> usize {
+        self.links().map(Link::flights_held).sum()
+    }
+
     /// The nodes to which a connection broke.
     pub fn broken(&self) -> Vec<RegionId> {
         let ways = self.ways.iter().enumerate();
         let broken = ways.filter(|(_, way)| way.as_ref().is_some_and(|way| way.link.is_none()));
         broken.map(|(region, _)| RegionId(region as u8)).collect()
+    }
+
+    /// Queues a message. It is lost if there is no connection to the worker's node.
+    pub fn queue_message(&mut self, to: TcpWorker, message: &[u8]) {
+        let Some(Some(way)) = self.ways.get_mut(usize::from(to.region.0)) else { return };
+        if let Some(link) = way.link.as_mut().filter(|it| it.unsent() <= TCP_UNSENT_BYTES_MAX) {
+            link.push_message(to.mailbox, message);
+        }
     }
 
     fn way(&self, region: RegionId) -> Option<&Way> {
@@ -105,10 +122,10 @@ impl Engine {
     }
 
     /// Asks for an answer where all that is under way has none.
-    fn flush(&mut self) {
+    fn flush(&mut self, is_due: impl Fn(&Link) -> bool) {
         for (region, way) in self.ways.iter_mut().enumerate() {
             let Some(way) = way else { continue };
-            let Some(link) = way.link.as_mut().filter(|link| !link.ends_with_answer()) else {
+            let Some(link) = way.link.as_mut().filter(|link| is_due(link)) else {
                 continue;
             };
             let at = RemoteAddr::new(RegionId(region as u8), 0);
@@ -133,9 +150,11 @@ impl Network for Engine {
         let mut has_come = false;
         for at in 0..self.ways.len() {
             let Some(way) = &mut self.ways[at] else { continue };
-            let Some(link) = way.link.as_mut().filter(|link| !link.is_idle()) else { continue };
-            let ops = &mut self.ops;
-            let driven = link.send(ops).and_then(|()| link.receive(ops, &mut self.scratch));
+            let Some(link) = way.link.as_mut() else { continue };
+            let (ops, pushed) = (&mut self.ops, &mut self.pushed);
+            pushed.from = RegionId(at as u8);
+            let sent = link.send(ops);
+            let driven = sent.and_then(|()| link.receive(ops, pushed, &mut self.scratch));
             match driven {
                 Ok(come) => has_come |= come,
                 Err(why) => {
@@ -152,7 +171,7 @@ impl Network for Engine {
     }
 
     fn sockets<'a>(&'a self, watched: &mut Vec<PollFd<'a>>) {
-        for link in self.links().filter(|link| !link.is_idle()) {
+        for link in self.links() {
             let flags = match link.unsent() {
                 0 => PollFlags::IN,
                 _ => PollFlags::IN | PollFlags::OUT,
@@ -163,11 +182,7 @@ impl Network for Engine {
 }
 
 impl Carrier for Engine {
-    const CAPS: Caps = Caps {
-        atomics: Atomics::Coherent,
-        validation: Validation::Checksum,
-        round_trip: RoundTrip::Dear,
-    };
+    const CAPS: Caps = CAPS;
 
     fn ops(&mut self) -> &mut Ops {
         &mut self.ops
@@ -207,11 +222,16 @@ impl Carrier for Engine {
             std::thread::yield_now();
         }
         self.push(None, Then::Unsignaled, at, bytes.len(), bytes);
+        self.flush(Link::owes_flush);
         Ok(())
     }
 
     fn ring(&mut self) {
-        parking::network(self.itself.clone());
+        parking::network(self.itself.clone(), false);
+    }
+
+    fn listen(&mut self) {
+        parking::network(self.itself.clone(), true);
     }
 
     fn posted(&self) -> u64 {
@@ -222,7 +242,7 @@ impl Carrier for Engine {
         if self.oldest_unsettled().is_none_or(|oldest| oldest >= mark) {
             return true;
         }
-        self.flush();
+        self.flush(|link| !link.ends_with_answer());
         self.progress();
         self.oldest_unsettled().is_none_or(|oldest| oldest >= mark)
     }

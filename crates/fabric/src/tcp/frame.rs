@@ -5,22 +5,25 @@
 //! | --- | --- | --- |
 //! | client | [`Hello`], once, 32 bytes | |
 //! | node | [`Welcome`], once, 8 bytes | |
-//! | client | [`RequestHeader`], 24 bytes | WRITE: the bytes; CAS: [`SwapWords`]; FAA: the word to add |
+//! | client | [`RequestHeader`], 24 bytes | WRITE: the bytes; CAS: [`SwapWords`]; FAA: the word; else: the message |
 //! | node | [`AnswerHeader`], 16 bytes | READ: the bytes; CAS and FAA: the word that was there |
+//! | node | [`AnswerHeader`] with [`PUSHED_WRITE`] or [`PUSHED_MESSAGE`] | the bytes; the message |
 //!
 //! A node executes the requests of a connection in their order, and answers in that order; a
-//! request without [`SIGNALED`] has no answer. A header that is not one of these ends the
-//! connection: nothing says where the next one would begin.
+//! request without [`SIGNALED`] has no answer. What a worker of the node sends to the client stands
+//! between any two answers. A header that is not one of these ends the connection: nothing says
+//! where the next one would begin.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::limits::TRANSFER_BYTES_MAX;
+use crate::limits::{MAIL_MESSAGE_BYTES_MAX, TRANSFER_BYTES_MAX};
 use crate::rights::Access;
 
 /// The version of all that this file says.
 pub const VERSION: u32 = 1;
-const MAGIC: [u8; 8] = *b"loch-tcp";
+/// How a connection of a client begins.
+pub const MAGIC: [u8; 8] = *b"loch-tcp";
 
 /// Proves that a node has let the client in, which got it over another way.
 pub type Token = [u8; 16];
@@ -83,6 +86,15 @@ pub struct SwapWords {
     pub expect: U64,
     pub new: U64,
 }
+
+/// The status of bytes for the client's reply slots: the tag is their place there.
+pub const PUSHED_WRITE: u32 = 0x100;
+
+/// The status of a message: the tag is the mailbox of the worker that sends it.
+pub const PUSHED_MESSAGE: u32 = 0x101;
+
+/// The kind of request that is no verb: a message to a mailbox, which the key names.
+const MESSAGE: u8 = 5;
 
 /// The beginning of an answer.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
@@ -158,11 +170,11 @@ impl Request {
         }
     }
 
-    /// The request that a header begins.
+    /// The verb that a header begins.
     ///
     /// # Errors
     /// [`Garbage`] says what is wrong with it.
-    pub fn parse(header: &RequestHeader) -> Result<Self, Garbage> {
+    fn parse(header: &RequestHeader) -> Result<Self, Garbage> {
         let verb = Verb::ALL.into_iter().find(|verb| *verb as u8 == header.verb);
         let verb = verb.ok_or(Garbage("a verb that there is not"))?;
         if header.flags & !SIGNALED != 0 || header.zero != U16::ZERO {
@@ -178,6 +190,56 @@ impl Request {
         }
         let (tag, key, offset) = (header.tag.get(), header.key.get(), header.offset.get());
         Ok(Self { verb, is_signaled, tag, key, offset, len })
+    }
+}
+
+/// What a client wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A verb.
+    Verb(Request),
+    /// That a message reaches a mailbox.
+    Message {
+        mailbox: u32,
+        /// Bytes after the header.
+        len: u32,
+    },
+}
+
+impl Wanted {
+    /// What a header begins.
+    ///
+    /// # Errors
+    /// [`Garbage`] says what is wrong with it.
+    pub fn parse(header: &RequestHeader) -> Result<Self, Garbage> {
+        if header.verb != MESSAGE {
+            return Request::parse(header).map(Self::Verb);
+        }
+        let rest = (header.flags, header.zero.get(), header.offset.get(), header.tag.get());
+        if rest != (0, 0, 0, 0) {
+            return Err(Garbage("bits of a message that mean nothing"));
+        }
+        let (mailbox, len) = (header.key.get(), header.len.get());
+        if len as usize > MAIL_MESSAGE_BYTES_MAX {
+            return Err(Garbage("a message that is too long"));
+        }
+        Ok(Self::Message { mailbox, len })
+    }
+
+    /// The header.
+    pub fn header(&self) -> RequestHeader {
+        match *self {
+            Self::Verb(request) => request.header(),
+            Self::Message { mailbox, len } => RequestHeader {
+                verb: MESSAGE,
+                flags: 0,
+                zero: U16::ZERO,
+                key: mailbox.into(),
+                offset: U64::ZERO,
+                len: len.into(),
+                tag: U32::ZERO,
+            },
+        }
     }
 }
 
@@ -224,11 +286,7 @@ impl Answer {
         AnswerHeader { tag: self.tag.into(), status: status.into(), len: u64::from(len).into() }
     }
 
-    /// The answer that a header begins.
-    ///
-    /// # Errors
-    /// [`Garbage`] says what is wrong with it.
-    pub fn parse(header: &AnswerHeader) -> Result<Self, Garbage> {
+    fn parse(header: &AnswerHeader) -> Result<Self, Garbage> {
         let (tag, len) = (header.tag.get(), header.len.get());
         let result = match header.status.get() {
             0 if len > TRANSFER_BYTES_MAX as u64 => {
@@ -242,6 +300,55 @@ impl Answer {
             }
         };
         Ok(Self { tag, result })
+    }
+}
+
+/// What a node sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// An answer to a request.
+    Answer(Answer),
+    /// Bytes for the client's reply slots.
+    Write {
+        /// Their place in the slots.
+        offset: u32,
+        /// Bytes after the header.
+        len: u32,
+    },
+    /// A message of a worker.
+    Message {
+        /// The worker's mailbox.
+        mailbox: u32,
+        /// Bytes after the header.
+        len: u32,
+    },
+}
+
+impl Told {
+    /// What a header begins.
+    ///
+    /// # Errors
+    /// [`Garbage`] says what is wrong with it.
+    pub fn parse(header: &AnswerHeader) -> Result<Self, Garbage> {
+        let (tag, len) = (header.tag.get(), header.len.get());
+        let within = |max: usize| match len > max as u64 {
+            true => Err(Garbage("a reply that is too long")),
+            false => Ok(len as u32),
+        };
+        Ok(match header.status.get() {
+            PUSHED_WRITE => Self::Write { offset: tag, len: within(TRANSFER_BYTES_MAX)? },
+            PUSHED_MESSAGE => Self::Message { mailbox: tag, len: within(MAIL_MESSAGE_BYTES_MAX)? },
+            _ => Self::Answer(Answer::parse(header)?),
+        })
+    }
+
+    pub fn header(&self) -> AnswerHeader {
+        let (tag, status, len) = match *self {
+            Self::Answer(answer) => return answer.header(),
+            Self::Write { offset, len } => (offset, PUSHED_WRITE, len),
+            Self::Message { mailbox, len } => (mailbox, PUSHED_MESSAGE, len),
+        };
+        AnswerHeader { tag: tag.into(), status: status.into(), len: u64::from(len).into() }
     }
 }
 
@@ -316,13 +423,13 @@ mod tests {
     fn what_no_client_sends_is_garbage() {
         let good =
             Request { verb: Verb::Write, is_signaled: false, tag: 1, key: 2, offset: 3, len: 4 };
-        assert_eq!(Request::parse(&good.header()), Ok(good));
+        assert_eq!(Wanted::parse(&good.header()), Ok(Wanted::Verb(good)));
         let bad = |change: fn(&mut RequestHeader)| {
             let mut header = good.header();
             change(&mut header);
-            Request::parse(&header).is_err()
+            Wanted::parse(&header).is_err()
         };
-        assert!(bad(|it| it.verb = 0) && bad(|it| it.verb = 5));
+        assert!(bad(|it| it.verb = 0) && bad(|it| it.verb = MESSAGE) && bad(|it| it.verb = 6));
         assert!(bad(|it| it.flags = 2) && bad(|it| it.zero = 1.into()));
         assert!(bad(|it| it.verb = Verb::Read as u8), "nobody would answer");
         assert!(bad(|it| it.len = (TRANSFER_BYTES_MAX as u32 + 1).into()));
@@ -344,21 +451,36 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_parsed_is_what_was_sent(bytes in any::<[u8; REQUEST_BYTES]>(), verb in 0u8..6) {
+        fn what_is_parsed_is_what_was_sent(
+            bytes in any::<[u8; REQUEST_BYTES]>(),
+            verb in 0u8..7,
+            is_short in any::<bool>(),
+        ) {
             let mut header = RequestHeader::read_from_bytes(&bytes).unwrap();
             (header.verb, header.flags, header.zero) = (verb, header.flags & 1, 0.into());
-            if let Ok(request) = Request::parse(&header) {
-                let again = request.header();
+            if is_short {
+                header.len = (header.len.get() % 5000).into();
+                (header.offset, header.tag) = (0.into(), 0.into());
+            }
+            if let Ok(wanted) = Wanted::parse(&header) {
+                let again = wanted.header();
                 prop_assert_eq!(again.as_bytes(), header.as_bytes());
             }
         }
 
         #[test]
-        fn an_answer_is_what_was_sent(bytes in any::<[u8; ANSWER_BYTES]>(), status in 0u32..6) {
+        fn what_a_node_tells_is_what_was_sent(
+            bytes in any::<[u8; ANSWER_BYTES]>(),
+            status in prop_oneof![0u32..6, 0xFFu32..0x103],
+            is_short in any::<bool>(),
+        ) {
             let mut header = AnswerHeader::read_from_bytes(&bytes).unwrap();
             header.status = status.into();
-            if let Ok(answer) = Answer::parse(&header) {
-                let again = answer.header();
+            if is_short {
+                header.len = (header.len.get() % 5000).into();
+            }
+            if let Ok(told) = Told::parse(&header) {
+                let again = told.header();
                 prop_assert_eq!(again.as_bytes(), header.as_bytes());
             }
         }

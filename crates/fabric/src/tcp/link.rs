@@ -14,13 +14,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::frame::{
-    ANSWER_BYTES, Answer, AnswerHeader, Garbage, Refusal, Request, SwapWords, Verb,
+    ANSWER_BYTES, Answer, AnswerHeader, Garbage, Refusal, Request, SwapWords, Told, Verb, Wanted,
 };
+use super::pushed::Pushed;
 use super::socket::{self, Moved};
 use crate::away::Task;
 use crate::away::keys::Remote;
 use crate::away::ops::{OpId, Ops};
-use crate::limits::TCP_STRAIGHT_BYTES_MIN;
+use crate::limits::{TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX};
 use crate::{FabricError, RemoteAddr, Result};
 
 /// A request that was queued.
@@ -65,11 +66,20 @@ enum Piece {
     },
 }
 
-/// An answer of which bytes are still to come.
+/// What has come in part, and where the rest goes.
 struct Body {
-    flight: Flight,
+    to: Goal,
     /// Bytes that have come.
     done: usize,
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Goal {
+    /// An answer's.
+    Flight(Flight),
+    /// The reply slots', from this place on.
+    Replies(u32),
 }
 
 /// Why a connection broke.
@@ -97,6 +107,8 @@ pub(super) struct Link {
     flights: VecDeque<(u64, Flight)>,
     /// How many of them have answers.
     waiting: u32,
+    /// Requests without answers since the last that has one.
+    unanswered: u32,
     /// The tag of the next request.
     tag: u32,
     received: Vec<u8>,
@@ -114,6 +126,7 @@ impl Link {
             sent: 0,
             flights: VecDeque::new(),
             waiting: 0,
+            unanswered: 0,
             tag: 0,
             received: Vec::new(),
             body: None,
@@ -129,9 +142,19 @@ impl Link {
         self.queued - self.sent
     }
 
-    /// Whether nothing is under way.
+    #[cfg(test)]
+    pub fn flights_held(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Whether nothing has to be sent, and nothing will be answered.
     pub fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.body.is_none()
+        self.waiting == 0 && self.unsent() == 0 && self.body.is_none()
+    }
+
+    /// Whether a request with an answer should follow, as there were many without.
+    pub fn owes_flush(&self) -> bool {
+        self.unanswered >= TCP_UNANSWERED_MAX
     }
 
     /// The number of the first verb that changes memory and is not known to be over.
@@ -162,6 +185,7 @@ impl Link {
         self.flights.push_back((self.queued, flight));
         self.tag = self.tag.wrapping_add(u32::from(is_signaled));
         self.waiting += u32::from(is_signaled);
+        self.unanswered = if is_signaled { 0 } else { self.unanswered + 1 };
         self.put(request.header().as_bytes());
         match flight.task {
             Then::Verb(Task::CompareSwap { expect, new }) => {
@@ -180,6 +204,13 @@ impl Link {
             Then::Unsignaled => self.put(bytes),
             Then::Verb(_) | Then::Flush => (),
         }
+    }
+
+    /// Queues a message.
+    pub fn push_message(&mut self, mailbox: u32, message: &[u8]) {
+        let wanted = Wanted::Message { mailbox, len: message.len() as u32 };
+        self.put(wanted.header().as_bytes());
+        self.put(message);
     }
 
     fn put(&mut self, bytes: &[u8]) {
@@ -235,15 +266,20 @@ impl Link {
     ///
     /// # Errors
     /// [`Lost`].
-    pub fn receive(&mut self, ops: &mut Ops, scratch: &mut [u8]) -> Result<bool, Lost> {
+    pub fn receive(
+        &mut self,
+        ops: &mut Ops,
+        pushed: &mut Pushed,
+        scratch: &mut [u8],
+    ) -> Result<bool, Lost> {
         let mut has_come = false;
         loop {
             if let Some(mut body) = self.body.take() {
-                let come = self.receive_straight(&mut body, ops)?;
-                let is_whole = body.done == body.flight.len;
-                match is_whole {
-                    true => self.end(&body.flight, Ok(()), ops),
-                    false => self.body = Some(body),
+                let come = self.receive_straight(&mut body, ops, pushed)?;
+                match (body.done == body.len, body.to) {
+                    (true, Goal::Flight(flight)) => self.end(&flight, Ok(()), ops),
+                    (true, Goal::Replies(_)) => (),
+                    (false, _) => self.body = Some(body),
                 }
                 has_come |= come;
                 if !come {
@@ -260,7 +296,7 @@ impl Link {
                 Moved::End => return Err(Lost::Ended),
             };
             let is_full = held + come == scratch.len();
-            let taken = self.take(&scratch[..held + come], ops)?;
+            let taken = self.take(&scratch[..held + come], ops, pushed)?;
             self.received.extend_from_slice(&scratch[taken..held + come]);
             has_come |= come > 0;
             if come == 0 || !is_full && self.body.is_none() {
@@ -269,34 +305,76 @@ impl Link {
         }
     }
 
-    /// Takes the answers that are here. Returns how many bytes they have.
-    fn take(&mut self, bytes: &[u8], ops: &mut Ops) -> Result<usize, Lost> {
+    /// Takes what is here. Returns how many bytes it has.
+    fn take(&mut self, bytes: &[u8], ops: &mut Ops, pushed: &mut Pushed) -> Result<usize, Lost> {
         let mut at = 0;
-        loop {
-            let Ok((header, rest)) = AnswerHeader::read_from_prefix(&bytes[at..]) else {
-                return Ok(at);
+        while self.body.is_none() {
+            let Ok((header, rest)) = AnswerHeader::read_from_prefix(&bytes[at..]) else { break };
+            let taken = match Told::parse(&header)? {
+                Told::Answer(answer) => self.take_answer(&answer, rest, ops)?,
+                Told::Write { offset, len } => self.take_replies(offset, len, rest, pushed)?,
+                Told::Message { mailbox, len } => match rest.get(..len as usize) {
+                    Some(message) => {
+                        pushed.arrive(mailbox, message);
+                        Some(message.len())
+                    }
+                    None => None,
+                },
             };
-            let answer = Answer::parse(&header)?;
-            let len = answer.result.unwrap_or(0) as usize;
-            let flight = self.answered(&answer)?;
-            if rest.len() < len {
-                let is_straight = matches!(flight.task, Then::Verb(Task::Append | Task::At(_)));
-                if !is_straight || len < TCP_STRAIGHT_BYTES_MIN {
-                    return Ok(at);
-                }
-                bring(&flight, rest, ops);
-                self.pop();
-                self.body = Some(Body { flight, done: rest.len() });
-                return Ok(bytes.len());
-            }
-            self.pop();
-            if answer.result.is_ok() {
-                bring(&flight, &rest[..len], ops);
-            }
-            let result = answer.result.map(drop).map_err(|it| self.error(&flight, it));
-            self.end(&flight, result, ops);
-            at += ANSWER_BYTES + len;
+            let Some(taken) = taken else { break };
+            at += ANSWER_BYTES + taken;
         }
+        Ok(at)
+    }
+
+    /// Takes an answer, of which `rest` has come. Returns how many bytes of that are taken; `None`
+    /// if it has to come whole.
+    fn take_answer(
+        &mut self,
+        answer: &Answer,
+        rest: &[u8],
+        ops: &mut Ops,
+    ) -> Result<Option<usize>, Lost> {
+        let len = answer.result.unwrap_or(0) as usize;
+        let flight = self.answered(answer)?;
+        if rest.len() < len {
+            let is_straight = matches!(flight.task, Then::Verb(Task::Append | Task::At(_)));
+            if !is_straight || len < TCP_STRAIGHT_BYTES_MIN {
+                return Ok(None);
+            }
+            bring(&flight, rest, ops);
+            self.pop();
+            self.body = Some(Body { to: Goal::Flight(flight), done: rest.len(), len });
+            return Ok(Some(rest.len()));
+        }
+        self.pop();
+        if answer.result.is_ok() {
+            bring(&flight, &rest[..len], ops);
+        }
+        let result = answer.result.map(drop).map_err(|it| self.error(&flight, it));
+        self.end(&flight, result, ops);
+        Ok(Some(len))
+    }
+
+    /// The same for bytes of the reply slots.
+    fn take_replies(
+        &mut self,
+        offset: u32,
+        len: u32,
+        rest: &[u8],
+        pushed: &Pushed,
+    ) -> Result<Option<usize>, Lost> {
+        pushed.check(offset, len)?;
+        let len = len as usize;
+        let some = rest.len().min(len);
+        if some < len && len < TCP_STRAIGHT_BYTES_MIN {
+            return Ok(None);
+        }
+        pushed.store(offset, &rest[..some]);
+        if some < len {
+            self.body = Some(Body { to: Goal::Replies(offset), done: some, len });
+        }
+        Ok(Some(some))
     }
 
     /// The flight that an answer is for.
@@ -329,15 +407,24 @@ impl Link {
         }
     }
 
-    fn receive_straight(&self, body: &mut Body, ops: &mut Ops) -> Result<bool, Lost> {
-        let left = body.flight.len - body.done;
-        let (op, socket) = (body.flight.op.expect("somebody waited"), self.socket.as_fd());
-        let buf = &mut ops.get(op).buf;
-        let moved = match body.flight.task {
-            Then::Verb(Task::At(from)) => {
-                socket::receive(socket, buf.part(from + body.done, left))?
+    fn receive_straight(
+        &self,
+        body: &mut Body,
+        ops: &mut Ops,
+        pushed: &Pushed,
+    ) -> Result<bool, Lost> {
+        let (left, socket) = (body.len - body.done, self.socket.as_fd());
+        let moved = match body.to {
+            Goal::Replies(offset) => pushed.receive(socket, offset + body.done as u32, left)?,
+            Goal::Flight(flight) => {
+                let buf = &mut ops.get(flight.op.expect("somebody waited")).buf;
+                match flight.task {
+                    Then::Verb(Task::At(from)) => {
+                        socket::receive(socket, buf.part(from + body.done, left))?
+                    }
+                    _ => socket::append(socket, left, buf)?,
+                }
             }
-            _ => socket::append(socket, left, buf)?,
         };
         match moved {
             Moved::Bytes(bytes) => {
@@ -371,9 +458,8 @@ impl Link {
     /// that changes memory.
     pub fn break_off(mut self, ops: &mut Ops) -> Option<u64> {
         let mut first = None;
-        if let Some(body) = self.body.take() {
-            let at = body.flight.at;
-            self.end(&body.flight, Err(FabricError::OutcomeUnknown { at }), ops);
+        if let Some(Body { to: Goal::Flight(flight), .. }) = self.body.take() {
+            self.end(&flight, Err(FabricError::OutcomeUnknown { at: flight.at }), ops);
         }
         for (begin, flight) in std::mem::take(&mut self.flights) {
             let is_sent = begin < self.sent;

@@ -31,15 +31,33 @@ mod engine;
 mod error;
 mod frame;
 mod keys;
+mod lent;
 mod link;
+mod mailbox;
+mod messages;
+mod pushed;
+mod serving;
 mod setup;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use admission::Accepted;
-pub use agent::Agent;
+use crate::{Atomics, Caps, RoundTrip, Validation};
+
+pub use admission::{Accepted, Client};
+pub use agent::{Agent, Others};
 pub use endpoint::TcpEndpoint;
 pub use error::TcpError;
 pub use frame::{Refusal, Token, Unwelcome};
+pub use lent::Replies;
+pub use mailbox::{TcpClient, TcpMailbox};
+pub use messages::{TcpMessages, TcpWorker};
+pub use serving::AgentEndpoint;
 pub use setup::Answer;
+
+/// What the fabric can do.
+const CAPS: Caps = Caps {
+    atomics: Atomics::Coherent,
+    validation: Validation::Checksum,
+    round_trip: RoundTrip::Dear,
+};

@@ -11,8 +11,6 @@ use crate::rights::{self, Granted};
 /// used, and not trusted before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The agent's port, at the node's address.
-    pub port: u16,
     /// What the connection has to begin with.
     pub token: Token,
     /// The ranges that the keys open.
@@ -26,9 +24,6 @@ impl Answer {
     /// [`TcpError::Hostile`] says what it cannot be.
     pub fn validate(&self, region_bytes: u64) -> Result<(), TcpError> {
         let hostile = |what| TcpError::Hostile { what };
-        if self.port == 0 {
-            return Err(hostile("a port that there is not"));
-        }
         if self.grants.iter().any(|granted| granted.address != granted.offset) {
             return Err(hostile("an address that is no offset"));
         }

@@ -39,6 +39,15 @@ pub(super) fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Mov
     moved(received)
 }
 
+/// The next byte, which is left to be received, if it is there.
+pub(super) fn peek(socket: BorrowedFd<'_>) -> io::Result<Option<u8>> {
+    let mut byte = 0u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: the pointer is that of a byte that is borrowed for the call, and the length is 1.
+    let peeked = unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
+    Ok(matches!(moved(peeked)?, Moved::Bytes(_)).then_some(byte))
+}
+
 /// Sends private memory.
 pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Moved> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::Region;
-use loch_fabric::tcp::{Accepted, Agent, Answer, TcpEndpoint};
+use loch_fabric::tcp::{Accepted, Agent, Answer, Client, TcpEndpoint};
 use loch_fabric::{Access, Grant, RegionId};
 
 use super::{BYTES, Cluster, Program, REGIONS, all, run_threads};
@@ -24,13 +24,15 @@ impl Node {
     pub fn new(threads: usize) -> Self {
         let region = Arc::new(Region::anonymous(BYTES).expect("a megabyte is free"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a loopback");
-        let agent = Agent::start(region.clone(), listener, threads).expect("there are threads");
+        let agent =
+            Agent::start(region.clone(), listener, threads, None).expect("there are threads");
         Self { region, agent }
     }
 
     /// Lets a client in.
     pub fn admit(&self, grants: &[Grant]) -> (Accepted, SocketAddr, Answer) {
-        let (accepted, answer) = self.agent.accept(grants).expect("the grants are sound");
+        let client = Client { grants, replies: None, bells: Vec::new() };
+        let (accepted, answer) = self.agent.accept(client).expect("the grants are sound");
         (accepted, self.agent.address(), answer)
     }
 

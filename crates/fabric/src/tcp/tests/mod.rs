@@ -1,5 +1,7 @@
 //! What a node's agent does with clients that are hostile, broken or gone.
 
+mod workers;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -11,13 +13,15 @@ use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::admission::Tokens;
+use super::agent::Waker;
 use super::connection::{Connection, Cut, Next, Scratch};
 use super::frame::{
     ANSWER_BYTES, Answer as Answered, AnswerHeader, Hello, Refusal, Request, SwapWords, Token,
-    Unwelcome, Verb, WELCOME_BYTES, Welcome,
+    Told, Unwelcome, Verb, WELCOME_BYTES, Wanted, Welcome,
 };
 use super::keys::Keys;
-use super::{Accepted, Agent, Answer, TcpEndpoint, TcpError};
+use super::lent::Lent;
+use super::{Accepted, Agent, Answer, Client, TcpEndpoint, TcpError};
 use crate::lanes::block_on;
 use crate::limits::{TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_STRAIGHT_BYTES_MIN};
 use crate::shm::Region;
@@ -37,7 +41,7 @@ impl Node {
     fn new() -> Self {
         let region = Arc::new(Region::anonymous(BYTES).unwrap());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let agent = Agent::start(region.clone(), listener, 1).unwrap();
+        let agent = Agent::start(region.clone(), listener, 1, None).unwrap();
         Self { region, agent }
     }
 
@@ -59,7 +63,7 @@ impl Node {
 
     /// A client that speaks for itself.
     fn client(&self, grants: &[Grant]) -> (Accepted, Raw) {
-        let (accepted, answer) = self.agent.accept(grants).unwrap();
+        let (accepted, answer) = self.agent.accept(client(grants)).unwrap();
         let (stream, welcome) = self.greeted(answer.token);
         assert_eq!(welcome, Ok(()));
         (accepted, Raw { stream, answer, tag: 0 })
@@ -72,7 +76,7 @@ impl Node {
     }
 
     fn connect(&self, endpoint: &TcpEndpoint) -> Accepted {
-        let (accepted, answer) = self.agent.accept(&all(Access::Full)).unwrap();
+        let (accepted, answer) = self.agent.accept(client(&all(Access::Full))).unwrap();
         endpoint.connect(AWAY, BYTES, self.agent.address(), &answer, PATIENCE).unwrap();
         accepted
     }
@@ -80,6 +84,11 @@ impl Node {
     fn word(&self, offset: u64) -> u64 {
         self.region.word(offset).load(std::sync::atomic::Ordering::SeqCst)
     }
+}
+
+/// A client with these rights, and no more.
+fn client(grants: &[Grant]) -> Client<'_> {
+    Client { grants, replies: None, bells: Vec::new() }
 }
 
 fn all(access: Access) -> [Grant; 1] {
@@ -110,7 +119,8 @@ impl Raw {
     fn answered(&mut self) -> (Answered, Vec<u8>) {
         let mut header = [0; ANSWER_BYTES];
         self.stream.read_exact(&mut header).unwrap();
-        let answer = Answered::parse(&AnswerHeader::read_from_bytes(&header).unwrap()).unwrap();
+        let told = Told::parse(&AnswerHeader::read_from_bytes(&header).unwrap()).unwrap();
+        let Told::Answer(answer) = told else { panic!("nobody has sent {told:?}") };
         let mut body = vec![0; answer.result.unwrap_or(0) as usize];
         self.stream.read_exact(&mut body).unwrap();
         (answer, body)
@@ -197,13 +207,13 @@ fn a_write_without_an_answer_that_is_refused_ends_the_connection() {
 #[test]
 fn a_token_opens_one_connection_of_its_own_node() {
     let (node, other) = (Node::new(), Node::new());
-    let (accepted, answer) = node.agent.accept(&all(Access::Full)).unwrap();
+    let (accepted, answer) = node.agent.accept(client(&all(Access::Full))).unwrap();
     assert_eq!(other.greeted(answer.token).1, Err(Unwelcome::Token), "another node's");
     let (_first, welcome) = node.greeted(answer.token);
     assert_eq!(welcome, Ok(()));
     assert_eq!(node.greeted(answer.token).1, Err(Unwelcome::Token), "it was used");
     drop(accepted);
-    let (accepted, answer) = node.agent.accept(&all(Access::Full)).unwrap();
+    let (accepted, answer) = node.agent.accept(client(&all(Access::Full))).unwrap();
     drop(accepted);
     assert_eq!(node.greeted(answer.token).1, Err(Unwelcome::Token), "the client was fenced");
     let home = Arc::new(Region::anonymous(1 << 16).unwrap());
@@ -397,56 +407,60 @@ fn a_connection_that_breaks_is_noticed_and_made_again() {
     assert!(lost.is_err(), "the node has ended");
 }
 
-/// A connection without an agent, its client's end, and the client's keys.
-fn pair(grants: &[Grant]) -> (Accepted, Connection, UnixStream, Vec<u32>) {
-    let (client, server) = UnixStream::pair().unwrap();
-    let (keys, told) = Keys::new(grants);
-    let tokens = Arc::<Tokens>::default();
-    let (accepted, token) = tokens.admit(keys);
+/// A node without an agent.
+fn lent(bytes: u64) -> Arc<Lent> {
+    Arc::new(Lent::new(Arc::new(Region::anonymous(bytes).unwrap())))
+}
+
+/// A connection to it, its client's end, and the client's keys.
+fn pair(lent: &Arc<Lent>, client: Client<'_>) -> (Accepted, Connection, UnixStream, Vec<u32>) {
+    let (theirs, server) = UnixStream::pair().unwrap();
+    let (keys, told) = Keys::new(client.grants);
+    let (accepted, token) = Tokens::admit(lent, keys, client);
     let socket = Arc::new(OwnedFd::from(server));
-    let connection = Connection::new(socket.clone(), tokens.redeem(&token, &socket).unwrap());
-    (accepted, connection, client, told)
+    let client = lent.tokens.redeem(&token, &socket, Waker::of_nobody()).unwrap();
+    (accepted, Connection::new(socket, client), theirs, told)
 }
 
 /// The client had sent it before the fence, and the node had received it.
 #[test]
 fn what_was_received_before_the_fence_is_not_executed_after_it() {
-    let region = Region::anonymous(BYTES).unwrap();
-    let (accepted, mut connection, mut client, keys) = pair(&all(Access::Full));
+    let lent = lent(BYTES);
+    let (accepted, mut connection, mut theirs, keys) = pair(&lent, client(&all(Access::Full)));
     let (key, is_signaled) = (keys[0], true);
     let read = Request { verb: Verb::Read, is_signaled, tag: 0, key, offset: 0, len: BYTES as u32 };
     let add = Request { verb: Verb::FetchAdd, len: 8, tag: 1, ..read };
     let sent = [read.header().as_bytes(), add.header().as_bytes(), &[1; 8]].concat();
-    client.write_all(&sent).unwrap();
+    theirs.write_all(&sent).unwrap();
     let mut scratch = Scratch::new();
-    let next = connection.turn(&region, &mut scratch).unwrap();
+    let next = connection.turn(&lent, &mut scratch).unwrap();
     assert_eq!(next, Next::Write, "the answer to the READ has no room");
     assert!(connection.held_bytes() > 0, "the addition was received");
     drop(accepted);
-    client.set_nonblocking(true).unwrap();
-    while client.read(&mut [0; 1 << 16]).is_ok_and(|bytes| bytes > 0) {}
-    let fenced = connection.turn(&region, &mut scratch);
+    theirs.set_nonblocking(true).unwrap();
+    while theirs.read(&mut [0; 1 << 16]).is_ok_and(|bytes| bytes > 0) {}
+    let fenced = connection.turn(&lent, &mut scratch);
     assert!(matches!(fenced, Err(Cut::Fenced)), "{fenced:?}");
-    assert_eq!(region.word(0).load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert_eq!(lent.region.word(0).load(std::sync::atomic::Ordering::SeqCst), 0);
 }
 
 #[test]
 fn a_connection_at_rest_holds_nothing() {
-    let region = Region::anonymous(BYTES).unwrap();
-    let (_accepted, mut connection, mut client, keys) = pair(&all(Access::Full));
+    let lent = lent(BYTES);
+    let (_accepted, mut connection, mut theirs, keys) = pair(&lent, client(&all(Access::Full)));
     let (key, is_signaled) = (keys[0], true);
     let read = Request { verb: Verb::Read, is_signaled, tag: 0, key, offset: 0, len: 4096 };
-    client.write_all(&read.header().as_bytes().repeat(10)).unwrap();
-    assert_eq!(connection.turn(&region, &mut Scratch::new()).unwrap(), Next::Read);
+    theirs.write_all(&read.header().as_bytes().repeat(10)).unwrap();
+    assert_eq!(connection.turn(&lent, &mut Scratch::new()).unwrap(), Next::Read);
     assert_eq!(connection.held_bytes(), 0);
     let mut answers = vec![0; 10 * (ANSWER_BYTES + 4096)];
-    client.read_exact(&mut answers).unwrap();
+    theirs.read_exact(&mut answers).unwrap();
 }
 
 #[test]
 fn a_turn_ends_also_while_there_is_more_to_do() {
-    let region = Region::anonymous(BYTES).unwrap();
-    let (_accepted, mut connection, mut client, keys) = pair(&all(Access::Full));
+    let lent = lent(BYTES);
+    let (_accepted, mut connection, mut theirs, keys) = pair(&lent, client(&all(Access::Full)));
     let (key, is_signaled, offset) = (keys[0], true, 0);
     let mut scratch = Scratch::new();
     // Short answers, one long answer, and one long WRITE.
@@ -456,27 +470,27 @@ fn a_turn_ends_also_while_there_is_more_to_do() {
     {
         let request = Request { verb, is_signaled, tag: 0, key, offset, len: len as u32 };
         let body = if verb == Verb::Write { vec![1; len] } else { vec![] };
-        client.write_all(&[request.header().as_bytes(), &body].concat().repeat(times)).unwrap();
+        theirs.write_all(&[request.header().as_bytes(), &body].concat().repeat(times)).unwrap();
         let mut turns = 1;
-        while connection.turn_within(&region, &mut scratch, 4096).unwrap() == Next::Turn {
+        while connection.turn_within(&lent, &mut scratch, 4096).unwrap() == Next::Turn {
             turns += 1;
         }
         let moved = len * times;
         assert!((moved / 8192..=moved / 2048).contains(&turns), "{turns} turns for {moved} bytes");
         let mut answers = vec![0; times * (ANSWER_BYTES + if body.is_empty() { len } else { 0 })];
-        client.read_exact(&mut answers).unwrap();
+        theirs.read_exact(&mut answers).unwrap();
     }
 }
 
 /// A client that takes nothing costs the node two chunks, and a little more.
 #[test]
 fn a_connection_that_waits_holds_little() {
-    let region = Region::anonymous(BYTES).unwrap();
-    let (_accepted, mut connection, mut client, keys) = pair(&all(Access::Read));
+    let lent = lent(BYTES);
+    let (_accepted, mut connection, mut theirs, keys) = pair(&lent, client(&all(Access::Read)));
     let (key, is_signaled) = (keys[0], true);
     let read = Request { verb: Verb::Read, is_signaled, tag: 0, key, offset: 0, len: 8 << 10 };
-    client.write_all(&read.header().as_bytes().repeat(1000)).unwrap();
-    let next = connection.turn(&region, &mut Scratch::new()).unwrap();
+    theirs.write_all(&read.header().as_bytes().repeat(1000)).unwrap();
+    let next = connection.turn(&lent, &mut Scratch::new()).unwrap();
     assert_eq!(next, Next::Write);
     assert!(connection.held_bytes() < 2 * TCP_CHUNK_BYTES, "{}", connection.held_bytes());
 }
@@ -484,11 +498,11 @@ fn a_connection_that_waits_holds_little() {
 /// A verb that is being executed is over when the fence is.
 #[test]
 fn a_fence_waits_for_the_turn_that_has_begun() {
-    let tokens = Arc::<Tokens>::default();
+    let lent = lent(1 << 16);
     let (keys, _) = Keys::new(&all(Access::Full));
-    let (accepted, token) = tokens.admit(keys);
+    let (accepted, token) = Tokens::admit(&lent, keys, client(&all(Access::Full)));
     let socket = Arc::new(OwnedFd::from(UnixStream::pair().unwrap().0));
-    let client = tokens.redeem(&token, &socket).unwrap();
+    let client = lent.tokens.redeem(&token, &socket, Waker::of_nobody()).unwrap();
     let turn = client.enter().unwrap();
     std::thread::scope(|scope| {
         let fence = scope.spawn(|| drop(accepted));
@@ -500,8 +514,8 @@ fn a_fence_waits_for_the_turn_that_has_begun() {
 }
 
 /// Lets a connection have its turns with what a client sends.
-fn turns(region: &Region, grants: &[Grant], sent: impl FnOnce(u32) -> Vec<u8>) -> Result<(), Cut> {
-    let (_accepted, mut connection, mut client, keys) = pair(grants);
+fn turns(lent: &Arc<Lent>, grants: &[Grant], sent: impl FnOnce(u32) -> Vec<u8>) -> Result<(), Cut> {
+    let (_accepted, mut connection, mut client, keys) = pair(lent, client(grants));
     client.set_nonblocking(true).unwrap();
     let sent = sent(keys[0]);
     let (mut rest, mut scratch) = (&sent[..], Scratch::new());
@@ -512,7 +526,7 @@ fn turns(region: &Region, grants: &[Grant], sent: impl FnOnce(u32) -> Vec<u8>) -
         if rest.is_empty() {
             client.shutdown(std::net::Shutdown::Write).unwrap();
         }
-        connection.turn(region, &mut scratch)?;
+        connection.turn(lent, &mut scratch)?;
         assert!(connection.held_bytes() <= 4 * TCP_CHUNK_BYTES);
         while client.read(&mut [0; 4096]).is_ok_and(|bytes| bytes > 0) {}
     }
@@ -525,9 +539,9 @@ proptest! {
     #[test]
     fn arbitrary_bytes_open_nothing(
         bytes in prop::collection::vec(any::<u8>(), 0..600),
-        headers in prop::collection::vec((0u8..6, 0u8..3, any::<u64>(), 0u32..200_000), 0..20),
+        headers in prop::collection::vec((0u8..7, 0u8..3, any::<u64>(), 0u32..200_000), 0..20),
     ) {
-        let region = Region::anonymous(1 << 16).unwrap();
+        let lent = lent(1 << 16);
         let sent = |known: u32| {
             let mut sent = Vec::new();
             for (verb, flags, offset, len) in headers {
@@ -543,10 +557,10 @@ proptest! {
             sent
         };
         let grants = [Grant { offset: 32 << 10, len: 16 << 10, access: Access::Full }];
-        let ended = turns(&region, &grants, sent);
+        let ended = turns(&lent, &grants, sent);
         prop_assert!(ended.is_err(), "the client has shut its side");
         let mut image = vec![1; 1 << 16];
-        region.copy_out(0, &mut image);
+        lent.region.copy_out(0, &mut image);
         prop_assert!(image[..32 << 10].iter().chain(&image[48 << 10..]).all(|byte| *byte == 0));
     }
 }

@@ -1,0 +1,153 @@
+//! A worker's messages: what clients send to its mailbox, and its replies on their connections.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::admission::{Admitted, lock};
+use super::frame::Told;
+use super::lent::Lent;
+use crate::limits::{MAIL_MESSAGE_BYTES_MAX, TCP_MAILBOX_BYTES_MAX};
+use crate::messages::AddressKind;
+use crate::shm::Bell;
+use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, Result};
+
+/// What has arrived in a mailbox.
+pub(super) struct Letters {
+    bell: Option<Bell>,
+    state: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    letters: VecDeque<(Arc<Admitted>, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Letters {
+    /// Puts a message in. Returns whether there was room.
+    pub fn put(&self, from: &Arc<Admitted>, message: &[u8]) -> bool {
+        let mut state = lock(&self.state);
+        // Each has a place in the queue, too.
+        let bytes = message.len() + size_of::<(Arc<Admitted>, Vec<u8>)>();
+        if state.bytes + bytes > TCP_MAILBOX_BYTES_MAX {
+            return false;
+        }
+        state.bytes += bytes;
+        state.letters.push_back((from.clone(), message.to_vec()));
+        true
+    }
+
+    /// Wakes the worker.
+    pub fn ring(&self) {
+        self.bell.iter().for_each(Bell::ring);
+    }
+}
+
+/// One worker's messages from and to clients that have connected to its node's agent. Made by
+/// [`Agent::mailbox`](super::Agent::mailbox).
+///
+/// A message to a client is lost with its connection, or if the client does not take it.
+pub struct TcpMailbox {
+    lent: Arc<Lent>,
+    letters: Arc<Letters>,
+    address: MessageAddress,
+    number: u32,
+    inner: RefCell<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// What was taken out of the mailbox.
+    taken: VecDeque<(Arc<Admitted>, Vec<u8>)>,
+    clients: HashMap<u64, Weak<Admitted>>,
+    /// The number of clients above which those that have gone are forgotten.
+    clients_max: usize,
+}
+
+/// A client, as a worker knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TcpClient(u64);
+
+#[cfg(test)]
+impl TcpClient {
+    pub(super) fn of(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl TcpMailbox {
+    pub(super) fn open(lent: Arc<Lent>, region: RegionId, bell: Option<Bell>) -> Self {
+        let letters = Arc::new(Letters { bell, state: Mutex::default() });
+        let number = lent.open_mailbox(&letters);
+        let words = [region.0.into(), number.into(), 0];
+        let address = MessageAddress::new(AddressKind::Connection, words);
+        let inner = RefCell::default();
+        Self { lent, letters, address, number, inner }
+    }
+}
+
+impl Inner {
+    fn know(&mut self, client: &Arc<Admitted>) -> TcpClient {
+        let known = self.clients.entry(client.number);
+        known.or_insert_with(|| Arc::downgrade(client));
+        if self.clients.len() > self.clients_max {
+            self.clients.retain(|_, client| client.strong_count() > 0);
+            self.clients_max = 2 * self.clients.len() + 64;
+        }
+        TcpClient(client.number)
+    }
+}
+
+impl Messages for TcpMailbox {
+    type Peer = TcpClient;
+
+    fn message_bytes_max(&self) -> usize {
+        MAIL_MESSAGE_BYTES_MAX
+    }
+
+    fn address(&self) -> MessageAddress {
+        self.address
+    }
+
+    /// Clients have no addresses: they send first.
+    fn peer(&self, _: &MessageAddress) -> Result<TcpClient> {
+        Err(FabricError::BadAddress { why: "a client sends first" })
+    }
+
+    fn send_all(&self, messages: &[(TcpClient, &[u8])]) -> Result<()> {
+        let max = MAIL_MESSAGE_BYTES_MAX;
+        if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() > max) {
+            return Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 });
+        }
+        let inner = self.inner.borrow();
+        let mut dirty = Vec::new();
+        for (TcpClient(to), bytes) in messages {
+            let Some(client) = inner.clients.get(to).and_then(Weak::upgrade) else { continue };
+            let told = Told::Message { mailbox: self.number, len: bytes.len() as u32 };
+            if client.push(told, bytes) {
+                dirty.push(client);
+            }
+        }
+        dirty.iter().for_each(|client| client.flush());
+        Ok(())
+    }
+
+    fn try_receive(&self, mut buf: Buf) -> Result<(TcpClient, Buf), Buf> {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.taken.is_empty() {
+            let mut state = lock(&self.letters.state);
+            std::mem::swap(&mut inner.taken, &mut state.letters);
+            state.bytes = 0;
+        }
+        let Some((from, message)) = inner.taken.pop_front() else { return Err(buf) };
+        buf.extend_from_slice(&message);
+        Ok((inner.know(&from), buf))
+    }
+}
+
+impl Drop for TcpMailbox {
+    fn drop(&mut self) {
+        self.lent.close_mailbox(self.number);
+    }
+}

@@ -1,0 +1,336 @@
+//! Workers of a node and its clients: messages, replies that are WRITTEN, and bells.
+
+use std::sync::mpsc;
+
+use super::*;
+use crate::limits::{MAIL_MESSAGE_BYTES_MAX, TCP_MAILBOX_BYTES_MAX, TCP_UNANSWERED_MAX};
+use crate::shm::Bell;
+use crate::tcp::{Replies, TcpClient, TcpMailbox, TcpMessages, TcpWorker};
+use crate::{MessageAddress, Messages};
+
+const NODE: RegionId = AWAY;
+
+/// Runs a worker in a thread of its own until the client is done.
+fn with_worker(
+    node: &Node,
+    mut turn: impl FnMut(&TcpMailbox) + Send,
+    client: impl FnOnce(MessageAddress),
+) {
+    let mailbox = node.agent.mailbox(NODE, None);
+    let address = mailbox.address();
+    let (done, is_done) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while is_done.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                turn(&mailbox);
+            }
+        });
+        client(address);
+        drop(done);
+    });
+}
+
+fn receive(messages: &TcpMessages) -> (TcpWorker, Vec<u8>) {
+    let (from, message) = block_on(messages.receive(Buf::new()));
+    (from, message.to_vec())
+}
+
+/// Answers each message with the same bytes, backwards.
+fn turn_around(mailbox: &TcpMailbox) {
+    while let Ok((from, message)) = mailbox.try_receive(Buf::new()) {
+        let answer: Vec<u8> = message.iter().rev().copied().collect();
+        mailbox.send(from, &answer).unwrap();
+    }
+}
+
+#[test]
+fn messages_of_any_length_arrive_and_are_answered() {
+    let node = Node::new();
+    let (_accepted, endpoint) = node.endpoint();
+    let messages = endpoint.messages();
+    with_worker(&node, turn_around, |address| {
+        let worker = messages.peer(&MessageAddress::from_words(address.words())).unwrap();
+        for len in [0, 1, 63, 4095, MAIL_MESSAGE_BYTES_MAX] {
+            let sent: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            messages.send(worker, &sent).unwrap();
+            let (from, mut back) = receive(&messages);
+            back.reverse();
+            assert_eq!((from, back), (worker, sent));
+        }
+        // Many at once, and verbs between them.
+        let some: Vec<[u8; 2]> = (0..500u16).map(u16::to_be_bytes).collect();
+        let all: Vec<_> = some.iter().map(|bytes| (worker, &bytes[..])).collect();
+        messages.send_all(&all).unwrap();
+        assert_eq!(block_on(endpoint.fetch_add(at(64), 5)), Ok(0));
+        for bytes in &some {
+            let (_, back) = receive(&messages);
+            assert_eq!(back, [bytes[1], bytes[0]], "they come in their order");
+        }
+        assert_eq!(node.word(64), 5);
+    });
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused_and_what_has_no_receiver_is_lost() {
+    let node = Node::new();
+    let (_accepted, endpoint) = node.endpoint();
+    let messages = endpoint.messages();
+    let mailbox = node.agent.mailbox(NODE, None);
+    let worker = messages.peer(&mailbox.address()).unwrap();
+    let long = vec![0; MAIL_MESSAGE_BYTES_MAX + 1];
+    for refused in [messages.send(worker, &long), mailbox.send(TcpClient::of(0), &long)] {
+        assert!(matches!(refused, Err(FabricError::TooLong { .. })), "{refused:?}");
+    }
+    assert!(mailbox.peer(&mailbox.address()).is_err(), "a client sends first");
+    let [region, number, rest, kind] = mailbox.address().words();
+    for words in [[256, number, rest, kind], [region, 1 << 32, rest, kind], [0; 4]] {
+        assert!(messages.peer(&MessageAddress::from_words(words)).is_err(), "{words:?}");
+    }
+    // Nobody is there: of this client, of this mailbox, of this node.
+    mailbox.send(TcpClient::of(77), b"lost").unwrap();
+    let mut nobody = worker;
+    nobody.mailbox ^= 1;
+    messages.send(nobody, b"lost").unwrap();
+    nobody.region = RegionId(9);
+    messages.send(nobody, b"lost").unwrap();
+    messages.send(worker, b"not lost").unwrap();
+    block_on(endpoint.fetch_add(at(0), 1)).unwrap();
+    let (_, message) = mailbox.try_receive(Buf::new()).unwrap();
+    assert_eq!(&message[..], b"not lost");
+    assert!(mailbox.try_receive(Buf::new()).is_err());
+}
+
+#[test]
+fn a_worker_that_starts_again_has_another_mailbox() {
+    let node = Node::new();
+    let (_accepted, endpoint) = node.endpoint();
+    let messages = endpoint.messages();
+    let before = node.agent.mailbox(NODE, None);
+    let old = messages.peer(&before.address()).unwrap();
+    drop(before);
+    let next = node.agent.mailbox(NODE, None);
+    messages.send(old, b"to the one before").unwrap();
+    messages.send(messages.peer(&next.address()).unwrap(), b"to the next").unwrap();
+    block_on(endpoint.fetch_add(at(0), 1)).unwrap();
+    let (_, message) = next.try_receive(Buf::new()).unwrap();
+    assert_eq!(&message[..], b"to the next");
+}
+
+/// Those who send to a worker that takes nothing wait, and nothing is lost.
+#[test]
+fn a_full_mailbox_lets_its_senders_wait_and_nobody_else() {
+    let node = Node::new();
+    let (_accepted, endpoint) = node.endpoint();
+    let messages = endpoint.messages();
+    let (_other, other) = node.endpoint();
+    let mailbox = node.agent.mailbox(NODE, None);
+    let worker = messages.peer(&mailbox.address()).unwrap();
+    let count = TCP_MAILBOX_BYTES_MAX / 4096 + 100;
+    for number in 0..count as u32 {
+        let mut message = vec![0; 4000];
+        message[..4].copy_from_slice(&number.to_le_bytes());
+        messages.send(worker, &message).unwrap();
+        block_on(endpoint.yield_now());
+    }
+    assert_eq!(block_on(other.fetch_add(at(0), 1)), Ok(0), "it does not wait");
+    let mut taken = 0;
+    let begun = Instant::now();
+    while taken < count {
+        block_on(endpoint.yield_now());
+        while let Ok((_, message)) = mailbox.try_receive(Buf::new()) {
+            assert_eq!(message[..4], (taken as u32).to_le_bytes());
+            taken += 1;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{taken} of {count} have come");
+    }
+}
+
+/// A client that takes no replies costs the node a bounded amount of memory, and the worker no
+/// time.
+#[test]
+fn replies_that_nobody_takes_are_lost() {
+    let node = Node::new();
+    let mailbox = node.agent.mailbox(NODE, None);
+    let [_, number, ..] = mailbox.address().words();
+    let (_accepted, mut raw) = node.client(&all(Access::Read));
+    let wanted = Wanted::Message { mailbox: number as u32, len: 2 };
+    raw.stream.write_all(&[wanted.header().as_bytes(), b"hi"].concat()).unwrap();
+    let (from, _) = block_on(mailbox.receive(Buf::new()));
+    let reply = vec![7; MAIL_MESSAGE_BYTES_MAX];
+    for _ in 0..10_000 {
+        mailbox.send(from, &reply).unwrap();
+    }
+    // What had room arrives whole, and the connection goes on.
+    let request = raw.request(Verb::Read, 0, 0, 8);
+    raw.send(request, &[]);
+    let mut whole = 0;
+    loop {
+        let mut header = [0; ANSWER_BYTES];
+        raw.stream.read_exact(&mut header).unwrap();
+        let told = Told::parse(&AnswerHeader::read_from_bytes(&header).unwrap()).unwrap();
+        let len = match told {
+            Told::Message { len, .. } => len as usize,
+            Told::Answer(answer) => answer.result.unwrap() as usize,
+            Told::Write { .. } => panic!("nobody has written"),
+        };
+        let mut body = vec![0; len];
+        raw.stream.read_exact(&mut body).unwrap();
+        match told {
+            Told::Message { .. } => {
+                assert_eq!(body, reply);
+                whole += 1;
+            }
+            _ => break,
+        }
+    }
+    assert!((1..10_000).contains(&whole), "{whole} replies have come");
+}
+
+const SLOTS: Replies =
+    Replies { at: RemoteAddr::new(HOME, 4096), len: 4 * TCP_STRAIGHT_BYTES_MIN as u32 };
+
+/// A client with reply slots, and its home region.
+fn asker(node: &Node, bells: Vec<Bell>) -> (Accepted, TcpEndpoint, Arc<Region>) {
+    let home = Arc::new(Region::anonymous(1 << 20).unwrap());
+    let endpoint = TcpEndpoint::new(HOME, home.clone());
+    endpoint.take_replies(SLOTS);
+    let grants = all(Access::Full);
+    let client = Client { grants: &grants, replies: Some(SLOTS), bells };
+    let (accepted, answer) = node.agent.accept(client).unwrap();
+    endpoint.connect(AWAY, BYTES, node.agent.address(), &answer, PATIENCE).unwrap();
+    (accepted, endpoint, home)
+}
+
+#[test]
+fn a_reply_is_written_into_the_slots_of_its_client() {
+    let node = Node::new();
+    let (accepted, endpoint, home) = asker(&node, Vec::new());
+    let serving = node.agent.endpoint(AWAY);
+    let slot = |place| RemoteAddr::new(HOME, 4096 + place);
+    let long = 3 * TCP_STRAIGHT_BYTES_MIN;
+    for (place, len) in
+        [(0, 8), (64, 1000), (4096, long), (4 * TCP_STRAIGHT_BYTES_MIN as u64 - 8, 8)]
+    {
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251 + 1) as u8).collect();
+        let (back, written) = block_on(serving.write(slot(place), Buf::from(bytes.clone())));
+        assert_eq!((&back[..], written), (&bytes[..], Ok(())));
+        serving.flush();
+        let begun = Instant::now();
+        let mut seen = vec![0; len];
+        while seen != bytes {
+            block_on(endpoint.yield_now());
+            home.copy_out(4096 + place, &mut seen);
+            assert!(begun.elapsed() < PATIENCE, "{len} bytes at {place} have not come");
+        }
+    }
+    // No place: before, behind, over the end, and in another region.
+    let end = u64::from(SLOTS.len);
+    for at in
+        [RemoteAddr::new(HOME, 4088), slot(end), slot(end - 7), RemoteAddr::new(RegionId(7), 4096)]
+    {
+        let refused = serving.write_unsignaled(at, &[1; 8]);
+        assert_eq!(refused, Err(FabricError::Unreachable { region: at.region() }), "{at:?}");
+    }
+    drop(accepted);
+    assert!(serving.write_unsignaled(slot(0), &[1; 8]).is_err(), "the client is fenced");
+    let (_accepted, _endpoint, _) = asker(&node, Vec::new());
+    assert_eq!(serving.write_unsignaled(slot(0), &[1; 8]), Ok(()), "another client has the slots");
+}
+
+/// A node may write into a client's reply slots, and nowhere else.
+#[test]
+fn a_reply_that_has_no_place_ends_the_connection() {
+    for (offset, len) in [(SLOTS.len - 7, 8), (u32::MAX, 8), (SLOTS.len, 1)] {
+        let node = Node::new();
+        let (accepted, endpoint, home) = asker(&node, Vec::new());
+        assert!(accepted.push_for_test(Told::Write { offset, len }, &vec![1; len as usize]));
+        let begun = Instant::now();
+        while endpoint.broken().is_empty() {
+            assert!(begun.elapsed() < PATIENCE);
+        }
+        let mut image = vec![1; 1 << 20];
+        home.copy_out(0, &mut image);
+        assert!(image.iter().all(|byte| *byte == 0));
+    }
+    let node = Node::new();
+    let (accepted, endpoint) = node.endpoint();
+    assert!(accepted.push_for_test(Told::Write { offset: 0, len: 8 }, &[1; 8]));
+    let begun = Instant::now();
+    while endpoint.broken().is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "it has no slots at all");
+    }
+}
+
+#[test]
+fn a_worker_is_woken_by_what_is_written_and_sent() {
+    let node = Node::new();
+    let bell = || Bell::private().unwrap();
+    let (written, sent) = (bell(), bell());
+    let (_accepted, endpoint, _) = asker(&node, vec![written.clone()]);
+    let mailbox = node.agent.mailbox(NODE, Some(sent.clone()));
+    let messages = endpoint.messages();
+    let worker = messages.peer(&mailbox.address()).unwrap();
+    for bell in [&written, &sent] {
+        bell.arm();
+    }
+    let mut word = [0];
+    block_on(endpoint.read_words(&[at(0)], &mut word)).unwrap();
+    assert!(!written.sleep(Duration::from_millis(1)), "nothing was written");
+    endpoint.write_unsignaled(at(0), &[1; 8]).unwrap();
+    block_on(endpoint.yield_now());
+    assert!(written.sleep(PATIENCE));
+    assert!(!sent.sleep(Duration::from_millis(1)), "nothing was sent");
+    messages.send(worker, b"hi").unwrap();
+    block_on(endpoint.yield_now());
+    assert!(sent.sleep(PATIENCE));
+}
+
+/// A client whose requests have no answers goes on for ever, and its node is asked now and then
+/// whether they are over.
+#[test]
+fn requests_without_answers_do_not_pile_up() {
+    let (_accepted, endpoint, _) = asker(&Node::new(), Vec::new());
+    let node = Node::new();
+    let _accepted = node.connect(&endpoint);
+    for number in 1..=u64::from(TCP_UNANSWERED_MAX) {
+        assert!(number == 1 || endpoint.flights_held() > 0, "nothing has said that they are over");
+        endpoint.write_unsignaled(at(0), &number.to_le_bytes()).unwrap();
+    }
+    let begun = Instant::now();
+    while endpoint.flights_held() > 0 {
+        block_on(endpoint.yield_now());
+        assert!(begun.elapsed() < PATIENCE);
+    }
+    assert_eq!(node.word(0), u64::from(TCP_UNANSWERED_MAX));
+}
+
+#[test]
+fn a_connection_that_is_no_clients_is_passed_on() {
+    let (passed, others) = mpsc::channel();
+    let take = Box::new(move |stream| drop(passed.send(stream)));
+    let region = Arc::new(Region::anonymous(BYTES).unwrap());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let agent = Agent::start(region.clone(), listener, 1, Some(take)).unwrap();
+    let node = Node { region, agent };
+    let mut stranger = node.stranger();
+    stranger.write_all(b"L").unwrap();
+    let mut stream: TcpStream = others.recv_timeout(PATIENCE).unwrap();
+    stranger.write_all(b"OCH").unwrap();
+    let mut said = [0; 4];
+    stream.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"LOCH");
+    // Clients are served beside it, even those that begin slowly.
+    let (_accepted, answer) = node.agent.accept(client(&all(Access::Full))).unwrap();
+    let mut slow = node.stranger();
+    for byte in Hello::new(answer.token).as_bytes() {
+        slow.write_all(&[*byte]).unwrap();
+    }
+    let mut welcome = [0; WELCOME_BYTES];
+    slow.read_exact(&mut welcome).unwrap();
+    assert_eq!(Welcome::read_from_bytes(&welcome).unwrap().result(), Ok(Ok(())));
+    drop(node);
+    stream.write_all(b"still").unwrap();
+    let mut still = [0; 5];
+    stranger.read_exact(&mut still).unwrap();
+    assert_eq!(&still, b"still", "it is another's by now");
+}
