@@ -91,10 +91,13 @@ const LAYERS: [Layers; 15] = [
     Layers {
         folder: "crates/fabric/src/tcp/",
         order: &[
-            &["frame", "socket"],
+            &["frame", "inbox", "socket"],
             &["error", "keys"],
-            &["admission", "link", "setup"],
-            &["connection", "engine"],
+            &["admission", "setup"],
+            &["letters", "pushed"],
+            &["lent", "link"],
+            &["connection", "engine", "mailbox", "serving"],
+            &["messages"],
             &["agent", "endpoint"],
         ],
         never: &[],

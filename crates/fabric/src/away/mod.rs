@@ -74,7 +74,7 @@ pub(crate) trait Carrier: Network {
     /// Sends what is queued, sooner or later, but without being called again.
     fn ring(&mut self);
 
-    /// Called when a lane waits for what comes unasked: the thread looks after this round, too.
+    /// A lane waits for what comes unasked: the thread looks after this round, too.
     fn listen(&mut self);
 
     /// See [`Fabric::posted`].
@@ -113,8 +113,8 @@ impl<C: Carrier> Away<C> {
         self.carrier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called by a future that waits for what comes unasked. `false`: it is not a lane's, and has to
-    /// look by itself.
+    /// Called by a future that waits for what comes unasked. `false`: it is not a lane's, and has
+    /// to look by itself.
     pub fn waits(&self, cx: &Context<'_>) -> bool {
         let is_lane = parking::is_own(cx);
         if is_lane {

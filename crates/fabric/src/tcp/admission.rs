@@ -1,36 +1,48 @@
-//! Admission: a client gets a token and keys, and loses all rights when its gate is shut.
-//!
-//! A client that its node lets in gets a token, over another way. The token opens one connection,
-//! soon. What the connection may do are the keys that were made with the token.
+//! A client that its node has let in: its rights, and the gate behind which it is.
 //!
 //! # The fence
-//! [`Accepted`] is the client's admission. Dropping it shuts the gate: it waits for the turn in
-//! which the connection is, and no later turn begins. So afterwards no verb of the client is
-//! executed, also none that the node has received already.
+//! To shut the gate ([`Admitted::shut`]) is to wait for the turn in which the client's connection
+//! is, and no later turn begins. So afterwards no verb of the client is executed, also none that
+//! the node has received already.
 //!
 //! # What is pushed
 //! Workers of the node send to the client unasked ([`Admitted::push`]): replies. These stand behind
 //! the gate until the stream is between two answers. A client that does not take them loses those
 //! for which there is no room.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use rand::Rng;
 use rustix::net::Shutdown;
 use zerocopy::IntoBytes;
 
-use super::agent::Waker;
-use super::frame::{Token, Told};
+use super::frame::Told;
+use super::inbox::{Waker, lock};
 use super::keys::Keys;
-use super::lent::{Lent, Replies};
 use super::socket::{self, Moved};
-use crate::limits::{TCP_PUSHED_BYTES_MAX, TCP_TOKEN_LIFE};
+use crate::RemoteAddr;
+use crate::limits::TCP_PUSHED_BYTES_MAX;
 use crate::rights::Grant;
 use crate::shm::Bell;
+
+/// The reply slots of a client, in its home region. Its own thread writes what comes for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replies {
+    /// Where they begin.
+    pub at: RemoteAddr,
+    /// Their bytes.
+    pub len: u32,
+}
+
+impl Replies {
+    /// The place of `len` bytes at `at` in these slots, if they have one.
+    pub(super) fn place_of(&self, at: RemoteAddr, len: usize) -> Option<u32> {
+        let place = at.offset().checked_sub(self.at.offset())?;
+        let room = u64::from(self.len).checked_sub(place)?;
+        (at.region() == self.at.region() && len as u64 <= room).then_some(place as u32)
+    }
+}
 
 /// A client that is to be let in.
 pub struct Client<'a> {
@@ -109,6 +121,12 @@ impl Gate {
 }
 
 impl Admitted {
+    pub fn new(number: u64, keys: Keys, client: Client<'_>) -> Self {
+        let Client { replies, bells, .. } = client;
+        let (gate, is_dirty) = (Mutex::default(), AtomicBool::new(false));
+        Self { number, keys, replies, bells, gate, is_dirty }
+    }
+
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
@@ -128,6 +146,17 @@ impl Admitted {
         (!gate.is_shut).then_some(Entered(gate))
     }
 
+    /// Shuts the gate, and cuts the client off.
+    pub fn shut(&self) {
+        let mut gate = lock(&self.gate);
+        gate.is_shut = true;
+        gate.pushed = Vec::new();
+        if let Some(connected) = gate.connected.take() {
+            // The agent's thread notices, and closes it. A connection that has ended is no error.
+            let _ = rustix::net::shutdown(connected.socket.as_fd(), Shutdown::Both);
+        }
+    }
+
     /// The client's connection has ended.
     pub fn has_gone(&self) {
         let mut gate = lock(&self.gate);
@@ -135,7 +164,7 @@ impl Admitted {
     }
 
     /// Takes note of the client's connection. Returns whether the gate is open.
-    fn has_come(&self, socket: &Arc<OwnedFd>, waker: Waker) -> bool {
+    pub fn has_come(&self, socket: &Arc<OwnedFd>, waker: Waker) -> bool {
         let mut gate = lock(&self.gate);
         gate.connected = Some(Connected { socket: socket.clone(), waker });
         !gate.is_shut
@@ -167,81 +196,4 @@ impl Admitted {
             connected.waker.wake();
         }
     }
-}
-
-/// The clients that were let in and have not connected yet.
-#[derive(Default)]
-pub(super) struct Tokens {
-    waiting: Mutex<HashMap<Token, (Instant, Arc<Admitted>)>>,
-}
-
-impl Tokens {
-    /// Lets a client in.
-    pub fn admit(lent: &Arc<Lent>, keys: Keys, client: Client<'_>) -> (Accepted, Token) {
-        let mut token = Token::default();
-        rand::rng().fill_bytes(&mut token);
-        let Client { replies, bells, .. } = client;
-        let admitted = Arc::new(Admitted {
-            number: lent.next_number(),
-            keys,
-            replies,
-            bells,
-            gate: Mutex::default(),
-            is_dirty: AtomicBool::new(false),
-        });
-        lent.route(&admitted);
-        lock(&lent.tokens.waiting).insert(token, (Instant::now(), admitted.clone()));
-        (Accepted { client: admitted, token, lent: Arc::downgrade(lent) }, token)
-    }
-
-    /// The client whose token this is, if it is still good. It is good for one connection.
-    pub fn redeem(
-        &self,
-        token: &Token,
-        socket: &Arc<OwnedFd>,
-        waker: Waker,
-    ) -> Option<Arc<Admitted>> {
-        let (since, client) = lock(&self.waiting).remove(token)?;
-        (since.elapsed() < TCP_TOKEN_LIFE && client.has_come(socket, waker)).then_some(client)
-    }
-}
-
-/// The node's side of one client's connection. Dropping it cuts the client off, and is the *fence*:
-/// afterwards no verb that the client has posted is executed any more.
-#[must_use = "the client is cut off when this is dropped"]
-pub struct Accepted {
-    client: Arc<Admitted>,
-    token: Token,
-    lent: Weak<Lent>,
-}
-
-#[cfg(test)]
-impl Accepted {
-    /// Sends what a node should not send.
-    pub(super) fn push_for_test(&self, told: Told, bytes: &[u8]) -> bool {
-        let is_pushed = self.client.push(told, bytes);
-        self.client.flush();
-        is_pushed
-    }
-}
-
-impl Drop for Accepted {
-    fn drop(&mut self) {
-        if let Some(lent) = self.lent.upgrade() {
-            lock(&lent.tokens.waiting).remove(&self.token);
-            lent.forget(&self.client);
-        }
-        let mut gate = lock(&self.client.gate);
-        gate.is_shut = true;
-        gate.pushed = Vec::new();
-        if let Some(connected) = gate.connected.take() {
-            // The agent's thread notices, and closes it. A connection that has ended is no error.
-            let _ = rustix::net::shutdown(connected.socket.as_fd(), Shutdown::Both);
-        }
-    }
-}
-
-/// Locks. A panic leaves no state behind these locks half-changed.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

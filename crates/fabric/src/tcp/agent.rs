@@ -9,22 +9,23 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::TcpError;
-use super::admission::{Accepted, Client, Tokens, lock};
+use super::admission::Client;
 use super::connection::{Connection, Cut, Next, Scratch};
 use super::frame::{Garbage, HELLO_BYTES, Hello, MAGIC, Unwelcome, WELCOME_BYTES, Welcome};
+use super::inbox::{Inbox, Waker, Work};
 use super::keys::Keys;
-use super::lent::Lent;
+use super::lent::{Accepted, Lent};
 use super::mailbox::TcpMailbox;
 use super::serving::AgentEndpoint;
 use super::setup::Answer;
@@ -57,40 +58,6 @@ struct Shared {
     stops: AtomicBool,
 }
 
-/// How a thread is given work.
-struct Inbox {
-    bell: OwnedFd,
-    work: Mutex<Work>,
-}
-
-#[derive(Default)]
-struct Work {
-    /// Connections that have come.
-    sockets: Vec<OwnedFd>,
-    /// Connections that are to have a turn.
-    turns: Vec<u64>,
-}
-
-/// Gives a connection a turn.
-pub(super) struct Waker {
-    inbox: Arc<Inbox>,
-    id: u64,
-}
-
-impl Waker {
-    /// One that wakes nobody.
-    #[cfg(test)]
-    pub fn of_nobody() -> Self {
-        let bell = eventfd(0, EventfdFlags::NONBLOCK).expect("there are descriptors");
-        Self { inbox: Arc::new(Inbox { bell, work: Mutex::default() }), id: 0 }
-    }
-
-    pub fn wake(&self) {
-        lock(&self.inbox.work).turns.push(self.id);
-        self.inbox.ring();
-    }
-}
-
 impl Agent {
     /// Lends `region` to the clients that connect to `listener`, by `threads` threads. Connections
     /// that are none of clients go to `others`, or are closed.
@@ -110,11 +77,8 @@ impl Agent {
         let os = |action| move |source| TcpError::Os { action, source };
         listener.set_nonblocking(true).map_err(os("listen"))?;
         let address = listener.local_addr().map_err(os("listen"))?;
-        let inbox = |_| {
-            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            Ok(Arc::new(Inbox { bell, work: Mutex::default() }))
-        };
-        let inboxes: io::Result<Vec<_>> = (0..threads).map(inbox).collect();
+        let inboxes: io::Result<Vec<_>> =
+            (0..threads).map(|_| Inbox::new().map(Arc::new)).collect();
         let shared = Arc::new(Shared {
             lent: Arc::new(Lent::new(region)),
             others,
@@ -152,7 +116,7 @@ impl Agent {
             return Err(TcpError::ReadOnlyRegion);
         }
         let (keys, told) = Keys::new(grants);
-        let (accepted, token) = Tokens::admit(&self.shared.lent, keys, client);
+        let (accepted, token) = self.shared.lent.admit(keys, client);
         let granted = |(grant, key): (&Grant, u32)| {
             let Grant { offset, len, access } = *grant;
             Granted { offset, len, access, address: offset, rkey: key }
@@ -181,23 +145,6 @@ impl Drop for Agent {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
-    }
-}
-
-impl Inbox {
-    fn ring(&self) {
-        // A bell that cannot count higher rings already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-
-    fn give(&self, socket: OwnedFd) {
-        lock(&self.work).sockets.push(socket);
-        self.ring();
-    }
-
-    fn take(&self) -> Work {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        std::mem::take(&mut *lock(&self.work))
     }
 }
 
@@ -250,7 +197,7 @@ impl Worker {
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let add =
             |socket, data| epoll::add(&watch, socket, EventData::new_u64(data), EventFlags::IN);
-        add(shared.inboxes[number].bell.as_fd(), BELL)?;
+        add(shared.inboxes[number].bell(), BELL)?;
         if let Some(listener) = &listener {
             add(listener.as_fd(), LISTENER)?;
         }
@@ -407,7 +354,7 @@ impl Worker {
         let next = match &mut place.end {
             End::None => return,
             End::Stranger { socket, hello, .. } => {
-                let waker = Waker { inbox: self.shared.inboxes[self.number].clone(), id };
+                let waker = Waker::new(self.shared.inboxes[self.number].clone(), id);
                 match greet(&self.shared, socket, hello, waker) {
                     Ok(Greeted::Client(client)) => {
                         place.end = End::Client(client);
@@ -522,7 +469,7 @@ fn greet(
     }
     let Ok(said) = Hello::read_from_bytes(hello) else { return Ok(Greeted::NotYet) };
     let client = said.token()?.and_then(|token| {
-        let client = shared.lent.tokens.redeem(&token, socket, waker);
+        let client = shared.lent.redeem(&token, socket, waker);
         client.ok_or(Unwelcome::Token)
     });
     let welcome = Welcome::new(client.as_ref().map(|_| ()).map_err(|reason| *reason));

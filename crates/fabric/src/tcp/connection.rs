@@ -22,7 +22,7 @@ use super::frame::{
     Answer, Garbage, REQUEST_BYTES, Refusal, RequestHeader, SwapWords, Verb, Wanted,
 };
 use super::lent::Lent;
-use super::mailbox::Letters;
+use super::letters::Letters;
 use super::socket::{self, Moved};
 use crate::limits::{TCP_CHUNK_BYTES, TCP_STRAIGHT_BYTES_MIN, TCP_TURN_BYTES};
 use crate::shm::Region;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::TcpError;
+use super::admission::Replies;
 use super::engine::Engine;
 use super::frame::{Hello, WELCOME_BYTES, Welcome};
-use super::lent::Replies;
 use super::messages::TcpMessages;
 use super::setup::Answer;
 use crate::away::Away;

@@ -7,8 +7,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::CAPS;
 use super::link::{Flight, Link, Lost, Then};
-use super::messages::TcpWorker;
-use super::pushed::Pushed;
+use super::pushed::{Pushed, TcpWorker};
 use crate::away::keys::{Keys, Remote};
 use crate::away::ops::{OpId, Ops};
 use crate::away::{Carrier, Task};

@@ -1,41 +1,34 @@
-//! What an agent lends: the region, the mailboxes of its node's workers, and the ways on which
-//! these reply.
+//! What an agent lends, and to whom: the region, the mailboxes of its node's workers, and the ways
+//! on which these reply.
+//!
+//! A client that its node lets in gets a token, over another way. The token opens one connection,
+//! soon. What the connection may do are the keys that were made with the token. [`Accepted`] is the
+//! client's admission: dropping it is the fence.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::time::Instant;
 
 use rand::Rng;
 
-use super::admission::{Admitted, Tokens, lock};
-use super::mailbox::Letters;
+use super::admission::{Admitted, Client, Replies};
+use super::frame::Token;
+use super::inbox::{Waker, lock};
+use super::keys::Keys;
+use super::letters::Letters;
+use crate::limits::TCP_TOKEN_LIFE;
 use crate::shm::Region;
 use crate::{RegionId, RemoteAddr};
-
-/// The reply slots of a client, in its home region. Its own thread writes what comes for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replies {
-    /// Where they begin.
-    pub at: RemoteAddr,
-    /// Their bytes.
-    pub len: u32,
-}
-
-impl Replies {
-    /// The place of `len` bytes at `at` in these slots, if they have one.
-    pub(super) fn place_of(&self, at: RemoteAddr, len: usize) -> Option<u32> {
-        let place = at.offset().checked_sub(self.at.offset())?;
-        let room = u64::from(self.len).checked_sub(place)?;
-        (at.region() == self.at.region() && len as u64 <= room).then_some(place as u32)
-    }
-}
 
 /// Where a client's reply slots begin.
 type Slots = (u8, u64);
 
 pub(super) struct Lent {
     pub region: Arc<Region>,
-    pub tokens: Tokens,
+    /// The clients that were let in and have not connected yet.
+    waiting: Mutex<HashMap<Token, (Instant, Arc<Admitted>)>>,
     clients: AtomicU64,
     mailboxes: RwLock<HashMap<u32, Arc<Letters>>>,
     ways: Mutex<BTreeMap<Slots, Arc<Admitted>>>,
@@ -45,16 +38,47 @@ impl Lent {
     pub fn new(region: Arc<Region>) -> Self {
         Self {
             region,
-            tokens: Tokens::default(),
+            waiting: Mutex::default(),
             clients: AtomicU64::new(0),
             mailboxes: RwLock::default(),
             ways: Mutex::default(),
         }
     }
 
-    /// The number of the next client.
-    pub fn next_number(&self) -> u64 {
-        self.clients.fetch_add(1, Ordering::Relaxed)
+    /// Lets a client in.
+    pub fn admit(self: &Arc<Self>, keys: Keys, client: Client<'_>) -> (Accepted, Token) {
+        let mut token = Token::default();
+        rand::rng().fill_bytes(&mut token);
+        let number = self.clients.fetch_add(1, Ordering::Relaxed);
+        let client = Arc::new(Admitted::new(number, keys, client));
+        if let Some(slots) = slots_of(&client) {
+            // From now on, what is for these slots goes to this client.
+            lock(&self.ways).insert(slots, client.clone());
+        }
+        lock(&self.waiting).insert(token, (Instant::now(), client.clone()));
+        (Accepted { client, token, lent: Arc::downgrade(self) }, token)
+    }
+
+    /// The client whose token this is, if it is still good. It is good for one connection.
+    pub fn redeem(
+        &self,
+        token: &Token,
+        socket: &Arc<OwnedFd>,
+        waker: Waker,
+    ) -> Option<Arc<Admitted>> {
+        let (since, client) = lock(&self.waiting).remove(token)?;
+        (since.elapsed() < TCP_TOKEN_LIFE && client.has_come(socket, waker)).then_some(client)
+    }
+
+    /// Neither a token nor a reply is for this client any more.
+    fn forget(&self, client: &Arc<Admitted>, token: &Token) {
+        lock(&self.waiting).remove(token);
+        let Some(slots) = slots_of(client) else { return };
+        let mut ways = lock(&self.ways);
+        // Another client may have the slots by now.
+        if ways.get(&slots).is_some_and(|it| Arc::ptr_eq(it, client)) {
+            ways.remove(&slots);
+        }
     }
 
     /// Opens a mailbox. Returns its number, which nobody can guess.
@@ -78,24 +102,6 @@ impl Lent {
         mailboxes.get(&mailbox).cloned()
     }
 
-    /// From now on replies to the client's slots go to this client.
-    pub fn route(&self, client: &Arc<Admitted>) {
-        if let Some(Replies { at, .. }) = client.replies() {
-            lock(&self.ways).insert((at.region().0, at.offset()), client.clone());
-        }
-    }
-
-    /// No reply goes to this client any more.
-    pub fn forget(&self, client: &Arc<Admitted>) {
-        let Some(Replies { at, .. }) = client.replies() else { return };
-        let mut ways = lock(&self.ways);
-        let slots = (at.region().0, at.offset());
-        // Another client may have the slots by now.
-        if ways.get(&slots).is_some_and(|it| Arc::ptr_eq(it, client)) {
-            ways.remove(&slots);
-        }
-    }
-
     /// The client whose reply slots have `len` bytes at `at`, and their place in the slots.
     pub fn way_to(&self, at: RemoteAddr, len: usize) -> Option<(Arc<Admitted>, u32)> {
         let RegionId(region) = at.region();
@@ -103,5 +109,37 @@ impl Lent {
         let (_, client) = ways.range(..=(region, at.offset())).next_back()?;
         let place = client.replies()?.place_of(at, len)?;
         Some((client.clone(), place))
+    }
+}
+
+fn slots_of(client: &Admitted) -> Option<Slots> {
+    client.replies().map(|Replies { at, .. }| (at.region().0, at.offset()))
+}
+
+/// The node's side of one client's connection. Dropping it cuts the client off, and is the *fence*:
+/// afterwards no verb that the client has posted is executed any more.
+#[must_use = "the client is cut off when this is dropped"]
+pub struct Accepted {
+    client: Arc<Admitted>,
+    token: Token,
+    lent: Weak<Lent>,
+}
+
+#[cfg(test)]
+impl Accepted {
+    /// Sends what a node should not send.
+    pub(super) fn push_for_test(&self, told: super::frame::Told, bytes: &[u8]) -> bool {
+        let is_pushed = self.client.push(told, bytes);
+        self.client.flush();
+        is_pushed
+    }
+}
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        if let Some(lent) = self.lent.upgrade() {
+            lent.forget(&self.client, &self.token);
+        }
+        self.client.shut();
     }
 }

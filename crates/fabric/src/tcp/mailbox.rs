@@ -2,47 +2,16 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
-use super::admission::{Admitted, lock};
+use super::admission::Admitted;
 use super::frame::Told;
 use super::lent::Lent;
-use crate::limits::{MAIL_MESSAGE_BYTES_MAX, TCP_MAILBOX_BYTES_MAX};
+use super::letters::Letters;
+use crate::limits::MAIL_MESSAGE_BYTES_MAX;
 use crate::messages::AddressKind;
 use crate::shm::Bell;
 use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, Result};
-
-/// What has arrived in a mailbox.
-pub(super) struct Letters {
-    bell: Option<Bell>,
-    state: Mutex<Waiting>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    letters: VecDeque<(Arc<Admitted>, Vec<u8>)>,
-    bytes: usize,
-}
-
-impl Letters {
-    /// Puts a message in. Returns whether there was room.
-    pub fn put(&self, from: &Arc<Admitted>, message: &[u8]) -> bool {
-        let mut state = lock(&self.state);
-        // Each has a place in the queue, too.
-        let bytes = message.len() + size_of::<(Arc<Admitted>, Vec<u8>)>();
-        if state.bytes + bytes > TCP_MAILBOX_BYTES_MAX {
-            return false;
-        }
-        state.bytes += bytes;
-        state.letters.push_back((from.clone(), message.to_vec()));
-        true
-    }
-
-    /// Wakes the worker.
-    pub fn ring(&self) {
-        self.bell.iter().for_each(Bell::ring);
-    }
-}
 
 /// One worker's messages from and to clients that have connected to its node's agent. Made by
 /// [`Agent::mailbox`](super::Agent::mailbox).
@@ -78,7 +47,7 @@ impl TcpClient {
 
 impl TcpMailbox {
     pub(super) fn open(lent: Arc<Lent>, region: RegionId, bell: Option<Bell>) -> Self {
-        let letters = Arc::new(Letters { bell, state: Mutex::default() });
+        let letters = Arc::new(Letters::new(bell));
         let number = lent.open_mailbox(&letters);
         let words = [region.0.into(), number.into(), 0];
         let address = MessageAddress::new(AddressKind::Connection, words);
@@ -135,11 +104,7 @@ impl Messages for TcpMailbox {
 
     fn try_receive(&self, mut buf: Buf) -> Result<(TcpClient, Buf), Buf> {
         let inner = &mut *self.inner.borrow_mut();
-        if inner.taken.is_empty() {
-            let mut state = lock(&self.letters.state);
-            std::mem::swap(&mut inner.taken, &mut state.letters);
-            state.bytes = 0;
-        }
+        self.letters.take(&mut inner.taken);
         let Some((from, message)) = inner.taken.pop_front() else { return Err(buf) };
         buf.extend_from_slice(&message);
         Ok((inner.know(&from), buf))

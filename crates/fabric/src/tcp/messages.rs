@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::admission::lock;
 use super::engine::Engine;
+use super::inbox::lock;
+use super::pushed::TcpWorker;
 use crate::away::Carrier;
 use crate::limits::MAIL_MESSAGE_BYTES_MAX;
 use crate::messages::AddressKind;
@@ -14,13 +15,6 @@ use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, Result};
 /// [`TcpEndpoint::messages`](super::TcpEndpoint::messages).
 pub struct TcpMessages {
     engine: Arc<Mutex<Engine>>,
-}
-
-/// A worker, as a client knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TcpWorker {
-    pub(super) region: RegionId,
-    pub(super) mailbox: u32,
 }
 
 impl TcpMessages {

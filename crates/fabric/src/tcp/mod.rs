@@ -7,13 +7,19 @@
 //! `agent.rs`), and is answered. What is long goes straight between socket and region
 //! (`socket.rs`).
 //!
+//! # From a request to a worker to its reply
+//! A message waits in the worker's mailbox (`letters.rs`), until the worker takes it and answers on
+//! the same connection (`mailbox.rs`). A request that was WRITTEN rings the worker's bell, and the
+//! reply goes on the client's connection as well (`serving.rs`), to be stored by the client's own
+//! thread (`pushed.rs`).
+//!
 //! # Invariants
 //! 1. A verb is executed with the processor's accesses and atomics: it is atomic with those of the
 //!    processes that have mapped the region.
 //! 2. The verbs of a connection are executed in the order in which they were posted, and each is
 //!    answered after it was executed.
 //! 3. A client has the rights of its grants, whatever it sends, and none after its [`Accepted`] was
-//!    dropped (`admission.rs`).
+//!    dropped (`admission.rs`). A node has the right to its clients' reply slots.
 //!
 //! # Faults survived
 //! Clients that die, stand still, take no answers or send anything at all; each costs the node a
@@ -30,8 +36,10 @@ mod endpoint;
 mod engine;
 mod error;
 mod frame;
+mod inbox;
 mod keys;
 mod lent;
+mod letters;
 mod link;
 mod mailbox;
 mod messages;
@@ -44,14 +52,15 @@ mod tests;
 
 use crate::{Atomics, Caps, RoundTrip, Validation};
 
-pub use admission::{Accepted, Client};
+pub use admission::{Client, Replies};
 pub use agent::{Agent, Others};
 pub use endpoint::TcpEndpoint;
 pub use error::TcpError;
 pub use frame::{Refusal, Token, Unwelcome};
-pub use lent::Replies;
+pub use lent::Accepted;
 pub use mailbox::{TcpClient, TcpMailbox};
-pub use messages::{TcpMessages, TcpWorker};
+pub use messages::TcpMessages;
+pub use pushed::TcpWorker;
 pub use serving::AgentEndpoint;
 pub use setup::Answer;
 

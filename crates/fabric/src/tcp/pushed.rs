@@ -4,13 +4,19 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use super::admission::Replies;
 use super::frame::Garbage;
-use super::lent::Replies;
-use super::messages::TcpWorker;
 use super::socket::{self, Moved};
 use crate::RegionId;
 use crate::limits::TCP_ARRIVED_BYTES_MAX;
 use crate::shm::Region;
+
+/// A worker, as a client knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TcpWorker {
+    pub(super) region: RegionId,
+    pub(super) mailbox: u32,
+}
 
 pub(super) struct Pushed {
     /// The home region.

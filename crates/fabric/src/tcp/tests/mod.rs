@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::admission::Tokens;
-use super::agent::Waker;
 use super::connection::{Connection, Cut, Next, Scratch};
 use super::frame::{
     ANSWER_BYTES, Answer as Answered, AnswerHeader, Hello, Refusal, Request, SwapWords, Token,
     Told, Unwelcome, Verb, WELCOME_BYTES, Wanted, Welcome,
 };
+use super::inbox::Waker;
 use super::keys::Keys;
 use super::lent::Lent;
 use super::{Accepted, Agent, Answer, Client, TcpEndpoint, TcpError};
@@ -416,9 +415,9 @@ fn lent(bytes: u64) -> Arc<Lent> {
 fn pair(lent: &Arc<Lent>, client: Client<'_>) -> (Accepted, Connection, UnixStream, Vec<u32>) {
     let (theirs, server) = UnixStream::pair().unwrap();
     let (keys, told) = Keys::new(client.grants);
-    let (accepted, token) = Tokens::admit(lent, keys, client);
+    let (accepted, token) = lent.admit(keys, client);
     let socket = Arc::new(OwnedFd::from(server));
-    let client = lent.tokens.redeem(&token, &socket, Waker::of_nobody()).unwrap();
+    let client = lent.redeem(&token, &socket, Waker::of_nobody()).unwrap();
     (accepted, Connection::new(socket, client), theirs, told)
 }
 
@@ -500,9 +499,9 @@ fn a_connection_that_waits_holds_little() {
 fn a_fence_waits_for_the_turn_that_has_begun() {
     let lent = lent(1 << 16);
     let (keys, _) = Keys::new(&all(Access::Full));
-    let (accepted, token) = Tokens::admit(&lent, keys, client(&all(Access::Full)));
+    let (accepted, token) = lent.admit(keys, client(&all(Access::Full)));
     let socket = Arc::new(OwnedFd::from(UnixStream::pair().unwrap().0));
-    let client = lent.tokens.redeem(&token, &socket, Waker::of_nobody()).unwrap();
+    let client = lent.redeem(&token, &socket, Waker::of_nobody()).unwrap();
     let turn = client.enter().unwrap();
     std::thread::scope(|scope| {
         let fence = scope.spawn(|| drop(accepted));
