@@ -157,5 +157,12 @@ done
 echo
 printf '%-28s  %5s  %7s  %-18s  %s\n' test hosts seconds result counts "${table[@]}"
 [ "$failed" -eq 0 ] && verdict=passed || verdict=FAILED
+# Where only the end of all this is kept, the reasons are in it.
+for at in "${!names[@]}"; do
+  if [ "${results[at]}" != passed ]; then
+    echo "${names[at]}:"
+    grep -E -A 4 'panicked at|^loch: |Error|error:' "$logs/$at" | head -n 60 || true
+  fi
+done
 echo "verbs-test: $verdict, ${#names[@]} rows, $SECONDS s"
 exit "$failed"
