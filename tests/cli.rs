@@ -261,16 +261,20 @@ fn nodes_that_cannot_start_say_why() {
     refused(at, &["--memory", "1MiB"], 2, &["memory"]);
     refused(at, &["--memory", "lots"], 2, &["--memory", "64, 16KiB"]);
     if cfg!(not(feature = "verbs")) {
-        refused(at, &["--fabric", "verbs"], 2, &["no verbs backend", "shm"]);
+        refused(at, &["--fabric", "verbs"], 2, &["no verbs backend", "tcp"]);
     }
+    refused(at, &["--fabric", "tcp"], 2, &["listen", "give the address", "shm"]);
+    refused(at, &["--listen", "x"], 2, &["listen", "HOST:PORT"]);
+    let two = ["--listen", "127.0.0.1:1", "--cluster", "127.0.0.1:1,127.0.0.1:2"];
+    refused(at, &two, 2, &["2 nodes", "--secret", "urandom"]);
     refused(at, &["--fabric", "wool"], 2, &["--fabric", "shm"]);
     refused(at, &["--engine", "steam"], 2, &["no engine \"steam\"", "nessie"]);
     let own = socket_of(at, "n").display().to_string();
     refused(at, &["--cluster", "/other.sock"], 2, &["own socket", &own, "add it", "choose"]);
     let twice = format!("{own},{own}");
     refused(at, &["--cluster", &twice], 2, &[&own, "twice", "each node once"]);
-    for flag in ["--secret", "--listen", "--device"] {
-        let words = [&flag[2..], "leave it out", "fabric = \"verbs\""];
+    for flag in ["--secret", "--device"] {
+        let words = [&flag[2..], "leave it out", "give `listen`"];
         refused(at, &[flag, "x"], 2, &words);
     }
     refused(at, &["--memory", "64KiB"], 2, &["memory = \"2MiB\" it fits"]);

@@ -6,7 +6,7 @@
 
 use clap::Args;
 use loch::limits::PINS_MAX;
-use loch::{ByteSize, SHARED_OVER_VERBS};
+use loch::{ByteSize, SHARED_OVER_TCP, SHARED_OVER_VERBS};
 
 use crate::check::{check_servers, check_table};
 use crate::error::BenchError;
@@ -276,6 +276,7 @@ fn check_connections(spec: &Spec) -> Result<(), BenchError> {
     let problem = match (spec.connections, spec.fabric) {
         (Connections::Client, _) | (_, Fabric::Sim) => return Ok(()),
         (_, Fabric::Shm) => "clients reach shared memory without connections",
+        (_, Fabric::Tcp) => SHARED_OVER_TCP,
         (_, Fabric::Verbs) => SHARED_OVER_VERBS,
     };
     Err(BenchError::usage(format!("--connections host: {problem}: add --fabric sim, or drop it")))

@@ -35,6 +35,8 @@ const PUBLISHED: &str = "nessie-published";
 pub enum Fabric {
     /// Shared memory of this host.
     Shm,
+    /// TCP.
+    Tcp,
     /// RDMA verbs.
     Verbs,
     /// Simulated RDMA in virtual time, in one process: the same options and seed, the same result.
@@ -205,10 +207,16 @@ impl<'de> Deserialize<'de> for Engine {
 }
 
 impl Fabric {
+    /// Whether nodes are reached over a network.
+    pub fn is_network(self) -> bool {
+        matches!(self, Self::Tcp | Self::Verbs)
+    }
+
     /// The name on the command line and in results.
     pub fn name(self) -> &'static str {
         match self {
             Fabric::Shm => "shm",
+            Fabric::Tcp => "tcp",
             Fabric::Verbs => "verbs",
             Fabric::Sim => "sim",
         }

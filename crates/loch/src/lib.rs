@@ -65,11 +65,11 @@ pub use api::value::{Value, ValueRef, Version};
 pub use client::counters::Counters;
 pub use client::options::ConnectOptions;
 pub use error::{Error, Result};
-#[doc(hidden)]
-pub use layout::config::SHARED_OVER_VERBS;
 pub use layout::config::{
     Connections, EmbeddedConfig, FabricKind, NodeConfig, TlsConfig, WorkersConfig, default_socket,
 };
+#[doc(hidden)]
+pub use layout::config::{SHARED_OVER_TCP, SHARED_OVER_VERBS};
 pub use layout::declaration::TableConfig;
 pub use layout::table_info::TableInfo;
 /// The engines, with the options of their tables.

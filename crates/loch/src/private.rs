@@ -99,7 +99,6 @@ pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<()> {
 ///
 /// # Errors
 /// The operating system's errors.
-#[cfg(any(test, feature = "verbs", feature = "functions"))]
 pub(crate) fn open_named(path: &Path) -> std::io::Result<File> {
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path)?;

@@ -10,6 +10,8 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 use host::{Host, eventually, impatient};
+use std::path::PathBuf;
+
 use loch::{ByteSize, Cluster, Error, FabricKind, Node, NodeConfig, TableConfig};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -49,13 +51,13 @@ fn garbage_on_the_socket() {
     assert_eq!(refused(b"GET / HTTP/1.1\r\n\r\n"), "garbage", "another protocol");
     assert_eq!(refused(&frame(&json!({"dance": {}}))), "garbage");
     assert_eq!(refused(&frame(&json!({"open_session": {}}))), "order");
-    assert_eq!(refused(&frame(&hello(3))), "protocol", "a newer version");
-    assert_eq!(refused(&frame(&json!({"hello": {"protocol": 3}}))), "protocol");
-    let almost = json!({"hello": {"protocol": 2, "client": "x", "read_only": false, "x": 1}});
+    assert_eq!(refused(&frame(&hello(4))), "protocol", "a newer version");
+    assert_eq!(refused(&frame(&json!({"hello": {"protocol": 4}}))), "protocol");
+    let almost = json!({"hello": {"protocol": 3, "client": "x", "read_only": false, "x": 1}});
     assert_eq!(refused(&frame(&almost)), "garbage");
 
     let mut twice = Raw::admitted(&socket);
-    twice.say(&hello(2));
+    twice.say(&hello(3));
     assert_eq!(twice.refusal(), "order");
     let longest = [&(64u32 << 10).to_le_bytes()[..], &vec![b'['; 64 << 10]].concat();
     assert_eq!(refused(&longest), "garbage", "nested too deep");
@@ -65,7 +67,7 @@ fn garbage_on_the_socket() {
 fn frames_that_do_not_end() {
     let host = Host::new();
     let _node = host.start("a");
-    let whole = frame(&hello(2));
+    let whole = frame(&hello(3));
     // All at once, so that the node holds that many halves, and then gone.
     let halves: Vec<Raw> = (0..whole.len())
         .map(|len| {
@@ -146,7 +148,7 @@ fn sessions_of_others() {
     assert_eq!(again["refused"]["code"], "no_such_session");
 
     let mut reader = Raw::connect(&host.socket("a"));
-    reader.ask(&json!({"hello": {"protocol": 2, "client": "x", "read_only": true}}));
+    reader.ask(&json!({"hello": {"protocol": 3, "client": "x", "read_only": true}}));
     let answer = reader.ask(&json!({"open_session": {}})).unwrap();
     assert_eq!(answer["refused"]["code"], "read_only");
     host.assert_serves("a");
@@ -183,13 +185,13 @@ fn a_client_meets_what_is_no_node() {
         std::fs::remove_file(&path).unwrap();
         error
     };
-    let newer = json!({"refused": {"code": "protocol", "text": "no", "protocol": 3, "more": 1}});
+    let newer = json!({"refused": {"code": "protocol", "text": "no", "protocol": 4, "more": 1}});
     let error = told(frame(&newer));
-    assert!(matches!(error, Error::ProtocolVersion { ours: 2, theirs: 3, .. }), "{error}");
+    assert!(matches!(error, Error::ProtocolVersion { ours: 3, theirs: 4, .. }), "{error}");
     for bytes in [
         vec![0xff; 100],
         frame(&json!({"closed": {}})),
-        frame(&json!({"refused": {"code": "moonrise", "text": "later", "protocol": 2}})),
+        frame(&json!({"refused": {"code": "moonrise", "text": "later", "protocol": 3}})),
         b"\x10\0\0\0{\"wel".to_vec(),
         Vec::new(),
     ] {
@@ -326,9 +328,27 @@ fn configurations_that_cannot_be() {
     };
     refused(|c| c.memory = ByteSize::new(64 << 10), "memory");
     if !cfg!(feature = "verbs") {
-        refused(|c| c.fabric = FabricKind::Verbs, "no verbs backend");
+        let alone = |c: &mut NodeConfig| {
+            c.fabric = FabricKind::Verbs;
+            c.cluster.clear();
+        };
+        refused(alone, "no verbs backend");
     }
-    refused(|c| c.listen = Some("127.0.0.1:7400".into()), "fabric \"verbs\"");
+    let listens = |c: &mut NodeConfig| {
+        c.fabric = FabricKind::Shm;
+        c.listen = Some("127.0.0.1:7400".into());
+    };
+    refused(listens, "memory is shared here");
+    let alone = |c: &mut NodeConfig| {
+        c.fabric = FabricKind::Tcp;
+        c.cluster.clear();
+    };
+    refused(alone, "give the address of this one");
+    let twice = |c: &mut NodeConfig| {
+        c.listen = Some("127.0.0.1:7400".into());
+        c.cluster = ["127.0.0.1:7400", "127.0.0.1:7401"].map(PathBuf::from).to_vec();
+    };
+    refused(twice, "2 nodes");
     refused(|c| c.sessions = 0, "sessions");
     refused(|c| c.name = "..".repeat(40), "name");
     refused(|c| c.cluster = vec!["/elsewhere.sock".into()], "own socket");

@@ -1,14 +1,19 @@
 //! The behaviour of a table of any engine: one suite, run against each, on nodes inside the test's
-//! process.
+//! process, which share memory or are reached over TCP.
 
+use std::cell::RefCell;
+use std::fs::Permissions;
 use std::io::Write;
-use std::time::{Duration, SystemTime};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
 
 use loch::engines::registry::EngineId;
 use loch::lanes::{block_on, run};
 use loch::{
-    ByteSize, Cluster, Conditional, EmbeddedConfig, Error, Expect, PutOptions, Table, TableConfig,
-    Version,
+    ByteSize, Cluster, Conditional, ConnectOptions, EmbeddedConfig, Error, Expect, FabricKind,
+    Node, NodeConfig, PutOptions, Table, TableConfig, Version,
 };
 
 /// An engine, with the options that it is run with.
@@ -19,21 +24,44 @@ struct Kind {
     item_max: Option<usize>,
     /// Values that a table of 16 MiB on one node takes at least.
     value_max: usize,
+    over: Over,
+    /// Whether its tables are on shared memory only.
+    is_local: bool,
+}
+
+/// How clients reach nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    /// The nodes are embedded.
+    Memory,
+    /// Each client maps the memory of one of two nodes or more.
+    Tcp,
 }
 
 const MIB: u64 = 1 << 20;
 
-const NESSIE: Kind = Kind { engine: "nessie", set: |_| (), item_max: None, value_max: 3 << 20 };
-const PUBLISHED: Kind = Kind { set: |t| t.set("protocol", "published").unwrap(), ..NESSIE };
+const NESSIE: Kind = Kind {
+    engine: "nessie",
+    set: |_| (),
+    item_max: None,
+    value_max: 3 << 20,
+    over: Over::Memory,
+    is_local: false,
+};
+const PUBLISHED: Kind =
+    Kind { set: |t| t.set("protocol", "published").unwrap(), is_local: true, ..NESSIE };
 const SERVER: Kind = Kind {
     engine: "nessie-server",
     set: |t| (t.workers, t.window) = (Some(2), Some(4)),
     item_max: None,
     value_max: 4097,
+    over: Over::Memory,
+    is_local: false,
 };
-const HYBRID: Kind = Kind { engine: "nessie-hybrid", set: |_| (), item_max: None, value_max: 4097 };
+const HYBRID: Kind = Kind { engine: "nessie-hybrid", set: |_| (), value_max: 4097, ..NESSIE };
 const HYBRID_PLUS: Kind = Kind { engine: "nessie-hybrid+", ..HYBRID };
-const HERD: Kind = Kind { engine: "herd", set: |_| (), item_max: Some(968), value_max: 900 };
+const HERD: Kind =
+    Kind { engine: "herd", set: |_| (), item_max: Some(968), value_max: 900, ..NESSIE };
 const HERD_STORE: Kind = Kind {
     set: |t| {
         t.set("mode", "store").unwrap();
@@ -42,12 +70,14 @@ const HERD_STORE: Kind = Kind {
     ..HERD
 };
 const HERD_BY_SEND: Kind = Kind { set: |t| t.set("requests", "send").unwrap(), ..HERD };
-const PILAF: Kind = Kind { engine: "pilaf", set: |_| (), item_max: None, value_max: 4097 };
+const PILAF: Kind = Kind { engine: "pilaf", value_max: 4097, ..NESSIE };
 const DIRECT: Kind = Kind {
     engine: "kv-direct",
     set: |t| (t.workers, t.window) = (Some(2), Some(4)),
     item_max: None,
     value_max: 4097,
+    over: Over::Memory,
+    is_local: false,
 };
 const DIRECT_STALLED: Kind = Kind { set: |t| t.set("out_of_order", false).unwrap(), ..DIRECT };
 
@@ -72,7 +102,8 @@ fn others() -> impl Iterator<Item = Kind> {
     let names = EngineId::ALL.iter().flat_map(|id| id.names().iter().map(move |name| (id, *name)));
     names.filter(move |(_, name)| !has_own(name)).map(|(id, engine)| {
         let item_max = id.needs().key_and_value_bytes_max;
-        Kind { engine, set: |_| (), item_max, value_max: item_max.map_or(4097, |max| max - 68) }
+        let value_max = item_max.map_or(4097, |max| max - 68);
+        Kind { engine, set: |_| (), item_max, value_max, over: Over::Memory, is_local: false }
     })
 }
 
@@ -90,7 +121,8 @@ impl Kind {
     fn config(&self, nodes: u16) -> EmbeddedConfig {
         EmbeddedConfig {
             nodes,
-            memory: ByteSize::new(16 * MIB),
+            // Over TCP there are two nodes at least, whose requests need memory at each.
+            memory: ByteSize::new(if self.over == Over::Tcp { 32 * MIB } else { 16 * MIB }),
             sessions: 16,
             // Tests are run on busy machines.
             operation_timeout: Duration::from_secs(60),
@@ -99,8 +131,19 @@ impl Kind {
         }
     }
 
+    /// Starts nodes. Returns the cluster as it is seen from each of them.
+    fn start(&self, config: EmbeddedConfig) -> Vec<Cluster> {
+        match self.over {
+            Over::Memory => {
+                let (nodes, cluster) = (config.nodes, Cluster::embedded(config).unwrap());
+                (0..nodes).map(|home| cluster.with_home(home.into()).unwrap()).collect()
+            }
+            Over::Tcp => over_tcp(&config),
+        }
+    }
+
     fn cluster(&self, nodes: u16) -> Cluster {
-        Cluster::embedded(self.config(nodes)).unwrap()
+        self.start(self.config(nodes)).remove(0)
     }
 
     fn open(&self) -> Table {
@@ -114,6 +157,50 @@ impl Kind {
             None => 256,
         }
     }
+}
+
+thread_local! {
+    /// The nodes of the test that runs.
+    static NODES: RefCell<Vec<(Vec<Node>, tempfile::TempDir)>> = RefCell::default();
+}
+
+/// The same over TCP on the loopback, with nodes as threads of this process.
+fn over_tcp(config: &EmbeddedConfig) -> Vec<Cluster> {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, "of all nodes of the test").unwrap();
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+    // They are held until the last is known, so that they differ.
+    let ports: Vec<_> = (0..config.nodes.max(2))
+        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
+        .collect();
+    let addresses: Vec<_> = ports.iter().map(|it| it.local_addr().unwrap().to_string()).collect();
+    drop(ports);
+    let start = |(node, address): (usize, &String)| {
+        Node::start(NodeConfig {
+            name: format!("n{node}"),
+            socket: dir.path().join(format!("{node}.sock")),
+            region: Some(dir.path().join(format!("{node}.region"))),
+            memory: config.memory,
+            fabric: FabricKind::Tcp,
+            listen: Some(address.clone()),
+            cluster: addresses.iter().map(PathBuf::from).collect(),
+            secret: Some(secret.clone()),
+            sessions: config.sessions,
+            tables: config.tables.clone(),
+            ..NodeConfig::default()
+        })
+    };
+    let nodes: Vec<Node> = addresses.iter().enumerate().map(|it| start(it).unwrap()).collect();
+    let options = ConnectOptions {
+        connect_timeout: Duration::from_secs(60),
+        operation_timeout: config.operation_timeout,
+        ..ConnectOptions::default()
+    };
+    let connect = |node: &Node| Cluster::connect_with(node.socket(), options.clone()).unwrap();
+    let clusters = nodes.iter().map(connect).collect();
+    NODES.with_borrow_mut(|all| all.push((nodes, dir)));
+    clusters
 }
 
 fn bytes(table: &Table, key: &[u8]) -> Option<Vec<u8>> {
@@ -159,7 +246,7 @@ fn a_value_is_as_long_as_was_declared_and_no_longer(kind: &Kind) {
     let declared =
         TableConfig { value_max: Some(ByteSize::new(max as u64)), ..kind.table("default") };
     let config = EmbeddedConfig { tables: vec![declared], ..kind.config(1) };
-    let table = Cluster::embedded(config).unwrap().table("default").unwrap();
+    let table = kind.start(config)[0].table("default").unwrap();
     table.put(b"key", &vec![1; max]).unwrap();
     for error in [
         table.put(b"key", &vec![2; max + 1]).unwrap_err(),
@@ -444,10 +531,10 @@ fn a_pinned_value_stays_what_it_is(kind: &Kind) {
 }
 
 fn threads_at_several_nodes_see_one_table(kind: &Kind) {
-    let cluster = kind.cluster(3);
+    let clusters = kind.start(kind.config(3));
     std::thread::scope(|scope| {
         for thread in 0..6usize {
-            let cluster = cluster.with_home(thread % 3).unwrap();
+            let cluster = clusters[thread % 3].clone();
             scope.spawn(move || {
                 let table = cluster.table("default").unwrap();
                 for i in 0..500u64 {
@@ -457,6 +544,7 @@ fn threads_at_several_nodes_see_one_table(kind: &Kind) {
             });
         }
     });
+    let cluster = &clusters[0];
     let table = cluster.table("default").unwrap();
     assert_eq!(table.fetch_add(b"puts", 0).unwrap(), 3000);
     let report = table.check().unwrap();
@@ -472,7 +560,7 @@ fn threads_at_several_nodes_see_one_table(kind: &Kind) {
 fn two_tables_are_apart(kind: &Kind) {
     let tables = vec![kind.table("first"), kind.table("second")];
     let config = EmbeddedConfig { tables, memory: ByteSize::new(64 * MIB), ..kind.config(2) };
-    let cluster = Cluster::embedded(config).unwrap();
+    let cluster = kind.start(config).remove(0);
     assert_eq!(cluster.tables(), ["first", "second"]);
     let (first, second) = (cluster.table("first").unwrap(), cluster.table("second").unwrap());
     for i in 0..100u32 {
@@ -505,7 +593,15 @@ fn a_session_is_used_again_by_the_next_client(kind: &Kind) {
     let error = cluster.table("default").err().unwrap();
     assert!(matches!(error, Error::SessionsExhausted { sessions: 16, .. }), "{error}");
     tables.pop();
-    cluster.table("default").unwrap().put(b"key", b"value").unwrap();
+    // Over a network the slot is free when the session was fenced.
+    let until = Instant::now() + Duration::from_secs(60);
+    let again = loop {
+        match cluster.table("default") {
+            Ok(table) => break table,
+            Err(error) => assert!(kind.over == Over::Tcp && Instant::now() < until, "{error}"),
+        }
+    };
+    again.put(b"key", b"value").unwrap();
 }
 
 /// The cases, against some engines.
@@ -528,7 +624,10 @@ macro_rules! suite {
         $(
             #[test]
             fn $case() {
-                $kinds.into_iter().for_each(|kind| super::$case(&kind));
+                for kind in $kinds {
+                    super::$case(&kind);
+                    super::NODES.take();
+                }
             }
         )*
     };
@@ -596,4 +695,17 @@ mod others {
     fn the_example_is_one_of_them() {
         assert!(super::others().any(|kind| kind.engine == "example"));
     }
+}
+
+mod over_tcp {
+    use super::{Kind, Over};
+
+    /// All engines that are reached over a network.
+    fn kinds() -> impl Iterator<Item = Kind> {
+        let mut kinds: Vec<_> = super::KINDS.into_iter().chain(super::others()).collect();
+        kinds.retain(|kind| !kind.is_local);
+        kinds.into_iter().map(|kind| Kind { over: Over::Tcp, ..kind })
+    }
+
+    suite!(kinds());
 }

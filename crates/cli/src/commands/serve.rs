@@ -64,7 +64,8 @@ pub struct ServeArgs {
     /// Memory to lend: 64MiB, 4GiB [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
-    /// The fabric that carries the verbs: shared memory, or RDMA [default: shm]
+    /// The fabric that carries the verbs: shared memory, TCP or RDMA [default: auto, which is shm
+    /// without --listen, else verbs where there is a device, else tcp]
     #[arg(long)]
     fabric: Option<Fabric>,
     /// Engine of the tables: nessie, nessie-server, nessie-hybrid, nessie-hybrid+, herd, pilaf,
@@ -77,15 +78,15 @@ pub struct ServeArgs {
     /// Workers poll and never sleep: each takes a processor
     #[arg(long)]
     dedicated: bool,
-    /// Sockets of all nodes, including this one, in the same order on every node; with verbs the
+    /// Sockets of all nodes, including this one, in the same order on every node; on a network the
     /// addresses at which they listen [default: this node alone]
     #[arg(long, value_name = "PATH,PATH…", value_delimiter = ',')]
     cluster: Option<Vec<PathBuf>>,
-    /// With verbs: address and port at which the other nodes reach this one: 10.0.0.1:7400
+    /// On a network: address and port at which the other nodes reach this one: 10.0.0.1:7400
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// With verbs: file with a secret that all nodes share, which only its owner can read; several
-    /// nodes need a secret, or certificates
+    /// On a network: file with a secret that all nodes share, which only its owner can read;
+    /// several nodes need a secret, or certificates
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// With verbs: the RDMA device [default: the first that can be used]
@@ -113,7 +114,9 @@ pub struct ServeArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Fabric {
+    Auto,
     Shm,
+    Tcp,
     Verbs,
 }
 
@@ -239,7 +242,9 @@ fn ready_line(config: &NodeConfig, node: &Node) -> String {
 impl From<Fabric> for FabricKind {
     fn from(fabric: Fabric) -> Self {
         match fabric {
+            Fabric::Auto => FabricKind::Auto,
             Fabric::Shm => FabricKind::Shm,
+            Fabric::Tcp => FabricKind::Tcp,
             Fabric::Verbs => FabricKind::Verbs,
         }
     }

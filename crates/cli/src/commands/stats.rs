@@ -5,7 +5,7 @@ use clap::Args;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as Sheet};
 use loch::limits::GRAIN_BYTES;
-use loch::{NodeInfo, TableInfo, TableProtocol, Usage};
+use loch::{FabricKind, NodeInfo, TableInfo, TableProtocol, Usage};
 use serde::Serialize;
 
 use super::target::{Access, ClusterArgs};
@@ -40,6 +40,9 @@ pub struct StatsArgs {
 struct Stats<'a> {
     /// Name of the node that was asked.
     home: &'a str,
+    /// The fabric that joins the nodes, and why it is that one.
+    fabric: FabricKind,
+    fabric_reason: &'a str,
     nodes: &'a [NodeInfo],
     tables: Vec<TableStats<'a>>,
 }
@@ -72,7 +75,8 @@ pub fn run(args: &StatsArgs) -> Result<Answer> {
         tables.push(TableStats::new(table, &info.nodes, usage));
     }
     let home = info.nodes.get(info.home).map_or("", |node| &node.name);
-    let stats = Stats { home, nodes: &info.nodes, tables };
+    let (fabric, fabric_reason) = (info.fabric, &*info.fabric_reason);
+    let stats = Stats { home, fabric, fabric_reason, nodes: &info.nodes, tables };
     if args.json {
         output::json(&stats)?;
     } else {
@@ -116,7 +120,9 @@ impl Stats<'_> {
             }
         }
         let declared: Vec<String> = self.tables.iter().map(TableStats::declaration).collect();
-        format!("{}\n\n{}\n\n{}", trimmed(&nodes), trimmed(&tables), declared.join("\n"))
+        let fabric = format!("fabric {}: {}", self.fabric.name(), self.fabric_reason);
+        let declared = declared.join("\n");
+        format!("{}\n\n{}\n\n{declared}\n{fabric}", trimmed(&nodes), trimmed(&tables))
     }
 }
 

@@ -44,6 +44,11 @@ impl TcpEndpoint {
         self.away.carrier().pushed.replies = Some(replies);
     }
 
+    /// The slots into which workers WRITE replies, if there are some.
+    pub fn replies(&self) -> Option<Replies> {
+        self.away.carrier().pushed.replies
+    }
+
     /// The messages over the endpoint's connections.
     pub fn messages(&self) -> TcpMessages {
         TcpMessages::new(self.engine.clone())

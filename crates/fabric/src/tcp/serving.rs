@@ -11,7 +11,7 @@ use super::lent::Lent;
 use crate::counters::Verb;
 use crate::limits::{CACHE_LINE_BYTES, TRANSFER_BYTES_MAX};
 use crate::shm::ShmEndpoint;
-use crate::{Buf, Caps, Fabric, FabricError, RegionId, RemoteAddr, Result};
+use crate::{Buf, Caps, Fabric, FabricError, RegionId, RemoteAddr, Result, UnreliableWrites};
 
 /// The endpoint of a thread in an agent's process. Made by
 /// [`Agent::endpoint`](super::Agent::endpoint).
@@ -84,5 +84,14 @@ impl Fabric for AgentEndpoint {
         }
         let pushed = self.push(at, &buf);
         (buf, pushed)
+    }
+}
+
+impl UnreliableWrites for AgentEndpoint {
+    fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
+        match at.region() == self.home {
+            true => self.local.write_unreliable(at, bytes),
+            false => self.push(at, bytes),
+        }
     }
 }

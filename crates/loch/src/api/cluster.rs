@@ -16,7 +16,7 @@ use crate::layout::memory::Member;
 use crate::layout::table_info::TableInfo;
 use crate::limits::TIMEOUT_MAX;
 use crate::session::connection::mark;
-use crate::{EmbeddedConfig, Error, Result, Table};
+use crate::{EmbeddedConfig, Error, FabricKind, Result, Table};
 
 /// A cluster that this process is attached to. Cheap to clone; clones share one attachment.
 ///
@@ -36,6 +36,10 @@ pub struct Cluster {
 pub struct ClusterInfo {
     /// The number of the home node, where this client writes.
     pub home: usize,
+    /// The fabric that joins the nodes.
+    pub fabric: FabricKind,
+    /// Why it is that fabric.
+    pub fabric_reason: String,
     /// The nodes, in order.
     pub nodes: Vec<NodeInfo>,
     /// The tables, in order.
@@ -187,8 +191,11 @@ impl Cluster {
         // An unknown node keeps its number.
         let nodes = memory.nodes.iter().enumerate();
         let nodes = nodes.filter_map(|(number, node)| Some((number, node.as_ref()?)));
+        let (fabric, fabric_reason) = self.nodes.fabric();
         ClusterInfo {
             home: self.home,
+            fabric,
+            fabric_reason,
             nodes: nodes.map(info).collect(),
             tables: memory.table_infos(),
         }

@@ -21,11 +21,11 @@ use crate::client::options::ConnectOptions;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{INSPECT_TIMEOUT, RETRY_PAUSE_MAX};
 use crate::session::connection::{Admitted, Connection};
-use crate::session::device;
+use crate::session::opened::AnyMedium;
 use crate::session::slot::SessionId;
 use crate::session::table_session::{At, TableSession};
-use crate::session::wire::{DeviceChoice, Inspected, MemberFacts};
-use crate::{Error, Result};
+use crate::session::wire::{Inspected, MediumChoice, MemberFacts, Welcome};
+use crate::{Error, FabricKind, Result};
 
 /// A cluster that this process is attached to.
 pub(crate) struct Attachment {
@@ -36,7 +36,7 @@ pub(crate) struct Attachment {
     state: Mutex<State>,
     /// The number of the next endpoint that only reads.
     readers: AtomicU64,
-    opened: Mutex<Option<Arc<device::Device>>>,
+    opened: Mutex<Option<AnyMedium>>,
 }
 
 pub(super) struct State {
@@ -44,8 +44,11 @@ pub(super) struct State {
     /// sessions.
     connections: Vec<Option<Arc<Connection>>>,
     memory: Arc<ClusterMemory>,
-    /// The device over which memory is reached, where it is not shared.
-    device: Option<DeviceChoice>,
+    /// Where the nodes listen: their sockets, or over a network their addresses.
+    addresses: Vec<PathBuf>,
+    /// The fabric over which memory is reached, where it is not shared, and why it is that one.
+    medium: Option<MediumChoice>,
+    reason: String,
 }
 
 impl Attachment {
@@ -68,6 +71,11 @@ impl Attachment {
     /// The number of the home node.
     pub fn home(&self) -> usize {
         self.home
+    }
+
+    /// Where a node listens for other machines.
+    pub fn address(&self, node: usize) -> String {
+        self.state().addresses[node].to_string_lossy().into_owned()
     }
 
     /// The memory as it is attached now.
@@ -120,22 +128,35 @@ impl Attachment {
         Some(state.facts_of(self.home, number)?.sessions_taken)
     }
 
+    /// The fabric, and why it is that one.
+    pub fn fabric(&self) -> (FabricKind, String) {
+        let state = self.state();
+        match &state.medium {
+            None => (FabricKind::Shm, "the nodes share memory".into()),
+            Some(MediumChoice::Tcp {}) => (FabricKind::Tcp, state.reason.clone()),
+            Some(MediumChoice::Verbs(_)) => (FabricKind::Verbs, state.reason.clone()),
+        }
+    }
+
     /// Returns whether memory is reached over a network.
     pub fn is_remote(&self) -> bool {
         self.state().is_remote()
     }
 
-    /// The device over which memory is reached. It is opened once, for all tables.
+    /// The fabric over which memory is reached. It is opened once, for all tables.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn device(&self) -> Result<Arc<device::Device>> {
-        let choice = self.state().device.clone().unwrap_or_default();
+    ///
+    /// # Panics
+    /// If memory is shared.
+    pub fn medium(&self) -> Result<AnyMedium> {
+        let choice = self.state().medium.clone().expect("memory is reached over a network");
         let mut opened = self.opened.lock().expect("nothing panics while it is held");
-        if let Some(device) = &*opened {
-            return Ok(device.clone());
+        if let Some(medium) = &*opened {
+            return Ok(medium.clone());
         }
-        Ok(opened.insert(device::open_device(&choice)?).clone())
+        Ok(opened.insert(AnyMedium::open(&choice)?).clone())
     }
 
     /// Opens a session for a table. Returns it with the memory in which it is.
@@ -158,7 +179,7 @@ impl Attachment {
         };
         let memory = state.memory.clone();
         let connection = state.home(self.home).clone();
-        if state.device.is_none() {
+        if state.medium.is_none() {
             let at = At::Node(connection, opened);
             return Ok((memory.clone(), TableSession::new(self.home, memory, at)));
         }
@@ -177,7 +198,7 @@ impl Attachment {
     /// For a client that only reads: what it has in place of a session.
     fn observer(&self, state: &State) -> TableSession {
         let home = state.home(self.home);
-        let at = match state.device {
+        let at = match state.medium {
             Some(_) => At::Reader(home.clone(), self.readers.fetch_add(1, Ordering::Relaxed)),
             None => At::Observer(home.mark()),
         };
@@ -265,7 +286,7 @@ impl State {
     }
 
     fn is_remote(&self) -> bool {
-        self.device.is_some()
+        self.medium.is_some()
     }
 
     /// The facts that the home node tells of another node, if it can.
@@ -288,7 +309,9 @@ fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State)> {
     let (connection, welcome, mapped) =
         open(&socket, options.read_only, deadline)?.map(options.read_only)?;
     let home = welcome.node as usize;
-    if welcome.device.is_some() && !device::IS_BUILT {
+    // The stand-in for a device in tests is no other build's.
+    let lacks_verbs = !cfg!(any(test, feature = "verbs"));
+    if lacks_verbs && matches!(welcome.medium, Some(MediumChoice::Verbs(_))) {
         return Err(Error::config(
             "fabric",
             format!(
@@ -313,7 +336,7 @@ fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State)> {
     for (number, theirs) in welcome.cluster.iter().enumerate() {
         let (connection, member) = if number == home {
             (Some(home_connection.clone()), mapped.clone())
-        } else if welcome.device.is_some() {
+        } else if welcome.medium.is_some() {
             (None, ask_home_for(&home_connection, number, theirs, deadline)?)
         } else {
             let (connection, _, mapped) =
@@ -327,7 +350,8 @@ fn attach(socket: &Path, options: &ConnectOptions) -> Result<(usize, State)> {
         nodes.push(Some(member));
     }
     let memory = Arc::new(ClusterMemory::join(nodes, home)?);
-    Ok((home, State { connections, memory, device: welcome.device }))
+    let Welcome { cluster: addresses, medium, reason, .. } = welcome;
+    Ok((home, State { connections, memory, addresses, medium, reason }))
 }
 
 /// Asks the home node for the facts of another node until it knows them.

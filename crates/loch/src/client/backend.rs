@@ -6,8 +6,8 @@ use loch_fabric::shm::ShmEndpoint;
 use super::batching::{Batching, Stages};
 use super::net::{OpenParams, Shm};
 use super::operations::Operations;
+use super::remote;
 use super::table_client::TableClient;
-use super::verbs;
 use crate::Result;
 
 /// The client of a table.
@@ -27,7 +27,7 @@ impl Backend {
     /// As [`TableClient::open`].
     pub fn open(params: OpenParams<'_>) -> Result<Self> {
         if params.nodes.are_remote() {
-            return verbs::open_table(params).map(Self::Network);
+            return remote::open_table(params).map(Self::Network);
         }
         TableClient::open(params).map(Self::Shm)
     }

@@ -11,7 +11,7 @@
 //! | `counters.rs` | the costs of a table's operations |
 //! | `table_client.rs` | the client of a table over one network |
 //! | `net.rs` | the requirements on a network; shared memory as a network |
-//! | `verbs.rs` | verbs as a network: connections that are made again when they break |
+//! | `remote.rs` | a fabric between machines as a network: connections that are made again |
 //! | `nodes.rs` | the nodes, and the requests to them |
 
 pub(crate) mod attachment;
@@ -23,9 +23,5 @@ pub(crate) mod net;
 pub(crate) mod nodes;
 pub(crate) mod operations;
 pub(crate) mod options;
+mod remote;
 pub(crate) mod table_client;
-#[cfg(feature = "verbs")]
-mod verbs;
-#[cfg(not(feature = "verbs"))]
-#[path = "no_verbs.rs"]
-mod verbs;

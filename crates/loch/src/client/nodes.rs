@@ -8,7 +8,7 @@ use crate::layout::memory::{ClusterMemory, Member};
 use crate::session::local::LocalNodes;
 use crate::session::table_session::{At, TableSession};
 use crate::session::wire::Inspected;
-use crate::{Error, Result};
+use crate::{Error, FabricKind, Result};
 
 /// The nodes of a cluster.
 #[derive(Clone)]
@@ -52,6 +52,14 @@ impl Nodes {
                 let memory = embedded.memory().clone();
                 (memory.clone(), TableSession::new(0, memory, At::Observer(embedded.mark())))
             }
+        }
+    }
+
+    /// The fabric, and why it is that one.
+    pub fn fabric(&self) -> (FabricKind, String) {
+        match self {
+            Self::Attached(attachment) => attachment.fabric(),
+            Self::Embedded(_) => (FabricKind::Shm, "the nodes are in this process".into()),
         }
     }
 

@@ -43,18 +43,19 @@ pub struct NodeConfig {
     pub socket: PathBuf,
     /// Bytes of the region, which has everything that the node lends. Default 256 MiB.
     pub memory: ByteSize,
-    /// The fabric that carries the verbs.
+    /// The fabric that carries the verbs. Default: the one that suits the host
+    /// ([`FabricKind::Auto`]).
     pub fabric: FabricKind,
     /// All nodes of the cluster, in the same order on every node, this node among them. They are
-    /// named by their sockets, or with `fabric = "verbs"` by their `listen` addresses. Default:
-    /// this node alone.
+    /// named by their sockets, or on a network by their `listen` addresses. Default: this node
+    /// alone.
     pub cluster: Vec<PathBuf>,
-    /// With `fabric = "verbs"`, the address and TCP port at which other nodes reach this one:
-    /// `10.0.0.1:7400`. Default: none, for a node that is alone.
+    /// With `fabric = "tcp"` or `"verbs"`, the address and TCP port at which other nodes reach this
+    /// one: `10.0.0.1:7400`. Default: none, for a node that is alone.
     pub listen: Option<String>,
     /// A file with a secret that all nodes share: 16 bytes or more, which only its owner may read.
-    /// The nodes prove by it that they are of one cluster. With `fabric = "verbs"` several nodes
-    /// need either this or `tls`; a node that is alone needs neither.
+    /// The nodes prove by it that they are of one cluster. Several nodes on a network need either
+    /// this or `tls`; a node that is alone needs neither.
     pub secret: Option<PathBuf>,
     /// Certificates by which nodes prove what they are, in place of a secret.
     pub tls: Option<TlsConfig>,
@@ -105,12 +106,29 @@ pub struct WorkersConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FabricKind {
-    /// Shared memory, for clients on the node's host.
+    /// Shared memory for a node that does not listen; otherwise verbs if there is a device that can
+    /// be used, and else TCP. The log says which, and why.
     #[default]
+    Auto,
+    /// Shared memory, for clients on the node's host.
     Shm,
+    /// TCP, for clusters of machines without RDMA.
+    Tcp,
     /// RDMA verbs, for clusters of machines. A build without the feature `verbs` refuses to start
     /// a node with it.
     Verbs,
+}
+
+impl FabricKind {
+    /// The name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+            Self::Verbs => "verbs",
+        }
+    }
 }
 
 /// The owner of the connections to the nodes.
@@ -130,6 +148,11 @@ pub enum Connections {
 #[doc(hidden)]
 pub const SHARED_OVER_VERBS: &str = "over verbs a queue pair has one protection domain and one end at the node, so clients that \
      shared one would have each other's rights, and the fence of one would cut off all of them";
+
+/// The same over TCP.
+#[doc(hidden)]
+pub const SHARED_OVER_TCP: &str =
+    "over TCP a connection is one client's, with its rights, and its end is that client's fence";
 
 /// The certificates of a node, in PEM files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,6 +241,15 @@ impl Default for EmbeddedConfig {
 }
 
 impl NodeConfig {
+    /// Whether memory is reached over a network.
+    pub(crate) fn is_on_network(&self) -> bool {
+        match self.fabric {
+            FabricKind::Shm => false,
+            FabricKind::Auto => self.listen.is_some(),
+            FabricKind::Tcp | FabricKind::Verbs => true,
+        }
+    }
+
     /// Reads a configuration. Keys that are not given have their defaults.
     ///
     /// # Errors

@@ -52,7 +52,8 @@ impl FuzzNode {
             region_bytes: node.region().len(),
             identity: node.header.identity,
             sessions: node.client_sessions(),
-            device: None,
+            medium: None,
+            reason: String::new(),
         };
         let (sessions, _) = Sessions::restore(&node, false);
         Ok(Self { welcome, node, sessions })

@@ -5,7 +5,7 @@
 //! takes part in the operations on the tables. If the engine of a table needs workers, the node has
 //! their threads ([`workers`]) and a thread that attaches the memory of the other nodes
 //! ([`attacher`]). Where memory is reached over a network the node has a control plane
-//! ([`control`]) and a device ([`network`]).
+//! ([`control`]) and a fabric ([`network`]).
 //!
 //! # Faults
 //! A node that is killed leaves its region and its socket. Clients go on with the tables they have.
@@ -24,18 +24,10 @@ pub(crate) mod sessions;
 pub(crate) mod workers;
 
 mod client_connection;
-#[cfg(feature = "verbs")]
-pub(crate) mod control;
-#[cfg(not(feature = "verbs"))]
-#[path = "no_control.rs"]
 pub(crate) mod control;
 pub(crate) mod control_client;
 mod listener;
 mod lock;
-#[cfg(feature = "verbs")]
-mod network;
-#[cfg(not(feature = "verbs"))]
-#[path = "no_network.rs"]
 mod network;
 pub(crate) mod plan;
 mod preparing;
@@ -59,7 +51,7 @@ use crate::layout::memory::{ClusterMemory, Member};
 use crate::layout::plan::{check_private, host_bytes};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
 use crate::session::connection::{Connection, mark};
-use crate::session::wire::{self, DeviceChoice, PROTOCOL, Reply, Welcome};
+use crate::session::wire::{self, MediumChoice, PROTOCOL, Reply, Welcome};
 use crate::{Error, NodeConfig, Result};
 
 use attacher::{AttacherThread, LatestMemory, warn_of_other_memory};
@@ -294,8 +286,8 @@ impl NodeServices {
         self.network.as_ref().map(NodeNetwork::control)
     }
 
-    fn device(&self) -> Option<DeviceChoice> {
-        self.network.as_ref().map(NodeNetwork::device)
+    fn medium(&self) -> Option<(MediumChoice, String)> {
+        self.network.as_ref().map(|network| network.medium.clone())
     }
 }
 
@@ -341,6 +333,7 @@ fn read(name: &str, socket: &Path, owned: &OwnedRegion) -> Result<Member> {
 
 fn welcome(services: &NodeServices, cluster: &[PathBuf]) -> Result<Welcome> {
     let own = &services.own;
+    let (medium, reason) = services.medium().unzip();
     let welcome = Welcome {
         protocol: PROTOCOL,
         name: own.name.clone(),
@@ -350,7 +343,8 @@ fn welcome(services: &NodeServices, cluster: &[PathBuf]) -> Result<Welcome> {
         region_bytes: own.header.region_bytes,
         identity: own.header.identity,
         sessions: own.client_sessions(),
-        device: services.device(),
+        medium,
+        reason: reason.unwrap_or_default(),
     };
     let bytes = wire::encode(&Reply::Welcome(welcome.clone())).len();
     if bytes > FRAME_BYTES_MAX {

@@ -6,7 +6,9 @@ use super::control::network::Network;
 use super::workers::plan::WorkerPlan;
 use crate::layout::plan::Plan;
 use crate::limits::{NODE_NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
-use crate::{Connections, Error, FabricKind, NodeConfig, Result, SHARED_OVER_VERBS};
+use crate::{
+    Connections, Error, FabricKind, NodeConfig, Result, SHARED_OVER_TCP, SHARED_OVER_VERBS,
+};
 
 /// A node's configuration, checked, with its paths made absolute.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl NodePlan {
         check_name(&config.name)?;
         let socket = checked_socket("socket", &config.socket)?;
         check_connections(config)?;
-        if config.fabric == FabricKind::Verbs {
+        if config.is_on_network() {
             return Self::of_network(config, socket);
         }
         check_shared(config)?;
@@ -74,8 +76,11 @@ impl NodePlan {
 fn check_connections(config: &NodeConfig) -> Result<()> {
     let reason = match (config.connections, config.fabric) {
         (Connections::Client, _) => return Ok(()),
-        (_, FabricKind::Shm) => "clients reach shared memory without connections",
+        (_, FabricKind::Shm | FabricKind::Auto) => {
+            "clients reach shared memory without connections"
+        }
         (_, FabricKind::Verbs) => SHARED_OVER_VERBS,
+        (_, FabricKind::Tcp) => SHARED_OVER_TCP,
     };
     let problem = format!("\"host\": {reason}: write \"client\", or leave it out");
     Err(Error::config("connections", problem))
@@ -94,8 +99,8 @@ fn check_shared(config: &NodeConfig) -> Result<()> {
     match vain.into_iter().find(|(_, said)| *said) {
         None => Ok(()),
         Some((field, _)) => {
-            let problem = "it is for fabric \"verbs\", this is \"shm\": leave it out, or choose \
-                           fabric = \"verbs\"";
+            let problem = "it is for nodes on a network, and memory is shared here: leave it out, or \
+                           give `listen`, and fabric = \"tcp\" or \"verbs\"";
             Err(Error::config(field, problem))
         }
     }

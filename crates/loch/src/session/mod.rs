@@ -9,16 +9,19 @@
 //! | `table_session.rs` | a table's session, and how it ends |
 //! | `local.rs` | nodes inside this process, as their clients see them |
 //! | `endpoint.rs` | an endpoint that yields while it waits |
-//! | `device.rs` | an RDMA device, and an endpoint of it |
+//! | `medium.rs` | the fabrics between machines, and endpoints with links that make connections |
+//! | `opened.rs` | the fabric that a process has opened |
+//! | `tcp.rs` | the fabric `tcp` |
+//! | `verbs.rs` | the fabric `verbs`: a device, and endpoints of it |
 
 pub(crate) mod connection;
-#[cfg(feature = "verbs")]
-pub(crate) mod device;
-#[cfg(not(feature = "verbs"))]
-#[path = "no_device.rs"]
-pub(crate) mod device;
 pub(crate) mod endpoint;
 pub(crate) mod local;
+pub(crate) mod medium;
+pub(crate) mod opened;
 pub(crate) mod slot;
 pub(crate) mod table_session;
+pub(crate) mod tcp;
+#[cfg(feature = "verbs")]
+pub(crate) mod verbs;
 pub(crate) mod wire;

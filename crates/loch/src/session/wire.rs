@@ -32,8 +32,8 @@ pub(crate) use crate::layout::facts::MemberFacts;
 use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX, TOLD_BYTES_MAX, TOLD_MAX};
 
 /// The version of everything in this module, and of what clients do in shared memory: since version
-/// 2 they wake the workers to which they send requests.
-pub(crate) const PROTOCOL: u32 = 2;
+/// 2 they wake the workers to which they send requests; version 3 names the fabric.
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// A request of a client to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,9 +218,22 @@ pub(crate) struct Welcome {
     pub identity: u64,
     /// The number of session slots for clients.
     pub sessions: u32,
-    /// The device over which memory is reached, where it is not shared.
+    /// The fabric over which memory is reached, where it is not shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<DeviceChoice>,
+    pub medium: Option<MediumChoice>,
+    /// Why it is that fabric.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// The fabric between the machines of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum MediumChoice {
+    /// TCP, to the agents of the nodes.
+    Tcp {},
+    /// Verbs, over this device.
+    Verbs(DeviceChoice),
 }
 
 /// The choice of an RDMA device. A field without a value is not chosen.
@@ -450,7 +463,8 @@ mod tests {
             region_bytes: 1 << 40,
             identity: u64::MAX,
             sessions: 9,
-            device: None,
+            medium: None,
+            reason: String::new(),
         });
         let refused = Reply::Refused(Refused::new(Code::Order, "hello comes first"));
         for reply in [welcome, refused, Reply::Closed {}] {
@@ -491,10 +505,10 @@ mod tests {
 
     #[test]
     fn other_versions_are_told_apart_from_garbage() {
-        let newer = br#"{"hello":{"protocol":3,"client":"x","colours":["red"]}}"#;
-        assert_eq!(decode_request(newer), Err(WireError::Protocol { theirs: 3 }));
+        let newer = br#"{"hello":{"protocol":4,"client":"x","colours":["red"]}}"#;
+        assert_eq!(decode_request(newer), Err(WireError::Protocol { theirs: 4 }));
         for bad in [
-            &br#"{"hello":{"protocol":2,"client":"x","read_only":false,"more":1}}"#[..],
+            &br#"{"hello":{"protocol":3,"client":"x","read_only":false,"more":1}}"#[..],
             br#"{"open_session":{"more":1}}"#,
             br#"{"open_session":{}} "tail""#,
             br#"{"close_session":{"slot":-1,"incarnation":1}}"#,

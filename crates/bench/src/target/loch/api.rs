@@ -27,7 +27,7 @@ use crate::measure::{Outcome, Run};
 use crate::measured::Limits;
 use crate::options::{ReadMode, TABLE};
 use crate::spec::Spec;
-use crate::system::{Engine, Fabric};
+use crate::system::Engine;
 use crate::tally::Traffic;
 use crate::target::{Endpoint, Result, Target};
 use crate::trace::Trace;
@@ -66,7 +66,7 @@ impl Client {
         let table = open(&endpoint.paths[homes.home], name, &options);
         let table = table.map_err(lost(engine, "connect"))?;
         let sockets = endpoint.paths.clone();
-        let time_every = if spec.fabric == Fabric::Verbs { 1 } else { time_every(spec) };
+        let time_every = if spec.fabric.is_network() { 1 } else { time_every(spec) };
         // GETs and PUTs of different batches would wait for each other's messages: in lanes they
         // share a message.
         let is_split = table.mapped().is_none() && spec.reads > 0.0 && spec.reads < 1.0;

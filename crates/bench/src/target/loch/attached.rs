@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use loch::{Cluster, ClusterInfo, ConnectOptions, TableInfo, TableProtocol};
+use loch::{Cluster, ClusterInfo, ConnectOptions, FabricKind, TableInfo, TableProtocol};
 use rustix::net::sockopt::socket_peercred;
 
 use super::available::check;
@@ -75,12 +75,13 @@ fn check_table(spec: &Spec, table: &TableInfo) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The bench reports the fabric of its options; for a cluster of several nodes it can see if that
-/// is wrong.
+/// The bench reports the fabric of its options, which has to be that of the cluster.
 fn check_fabric(spec: &Spec, info: &ClusterInfo) -> Result<(), BenchError> {
-    let mut others = info.nodes.iter().enumerate().filter(|(number, _)| *number != info.home);
-    let Some((_, other)) = others.next() else { return Ok(()) };
-    let found = if other.socket.is_absolute() { Fabric::Shm } else { Fabric::Verbs };
+    let found = match info.fabric {
+        FabricKind::Auto | FabricKind::Shm => Fabric::Shm,
+        FabricKind::Tcp => Fabric::Tcp,
+        FabricKind::Verbs => Fabric::Verbs,
+    };
     if found == spec.fabric {
         return Ok(());
     }

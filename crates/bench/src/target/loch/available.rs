@@ -31,7 +31,7 @@ fn can_be_measured(engine: Engine, fabric: Fabric) -> bool {
         // simulated by the papers' harness.
         Fabric::Sim => !engine.packs_operations(),
         // Tables of the published protocol are not served over a network.
-        Fabric::Verbs => !engine.is_published(),
+        Fabric::Tcp | Fabric::Verbs => !engine.is_published(),
     }
 }
 

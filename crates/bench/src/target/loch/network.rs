@@ -1,5 +1,5 @@
-//! Nodes of one host that form a cluster over verbs: each has a control port on the loopback, and
-//! all know the same secret, which is made for the run.
+//! Nodes of one host that form a cluster over a network: each listens on the loopback, and all know
+//! the same secret, which is made for the run.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -25,12 +25,12 @@ pub fn is_soft_roce(devices: impl AsRef<Path>) -> bool {
 }
 
 /// Makes nodes of shared memory nodes of a network. The secret's file lies in `dir`.
-pub fn join(configs: &mut [NodeConfig], dir: &Path) -> io::Result<()> {
+pub fn join(configs: &mut [NodeConfig], fabric: FabricKind, dir: &Path) -> io::Result<()> {
     let secret = dir.join("secret");
     write_secret(&secret)?;
     let addresses = free_addresses(configs.len())?;
     for (config, address) in configs.iter_mut().zip(&addresses) {
-        config.fabric = FabricKind::Verbs;
+        config.fabric = fabric;
         config.listen = Some(address.clone());
         config.cluster = addresses.iter().map(PathBuf::from).collect();
         config.secret = Some(secret.clone());
@@ -83,7 +83,7 @@ mod tests {
     fn nodes_share_a_secret_and_know_each_others_addresses() {
         let dir = tempfile::tempdir().unwrap();
         let mut configs = vec![NodeConfig::default(); 3];
-        join(&mut configs, dir.path()).unwrap();
+        join(&mut configs, FabricKind::Verbs, dir.path()).unwrap();
         for (node, config) in configs.iter().enumerate() {
             assert_eq!(config.fabric, FabricKind::Verbs);
             assert_eq!(config.cluster, configs[0].cluster);
@@ -95,6 +95,9 @@ mod tests {
         let secret = configs[0].secret.as_ref().unwrap();
         let file = std::fs::metadata(secret).unwrap();
         assert_eq!((file.permissions().mode() & 0o777, file.len()), (0o600, 64));
-        assert!(join(&mut configs, dir.path()).is_err(), "no secret is used twice");
+        assert!(
+            join(&mut configs, FabricKind::Verbs, dir.path()).is_err(),
+            "no secret is used twice"
+        );
     }
 }

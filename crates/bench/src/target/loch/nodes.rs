@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use loch::NodeConfig;
+use loch::{FabricKind, NodeConfig};
 use tempfile::TempDir;
 
 use super::{network, plan};
@@ -47,8 +47,13 @@ impl Nodes {
         };
         let dir = memory_dir().map_err(failed)?;
         let mut configs = plan::node_configs(engine, spec, dir.path())?;
-        if spec.fabric == Fabric::Verbs {
-            network::join(&mut configs, dir.path()).map_err(failed)?;
+        let network = match spec.fabric {
+            Fabric::Shm | Fabric::Sim => None,
+            Fabric::Tcp => Some(FabricKind::Tcp),
+            Fabric::Verbs => Some(FabricKind::Verbs),
+        };
+        if let Some(fabric) = network {
+            network::join(&mut configs, fabric, dir.path()).map_err(failed)?;
         }
         let bytes: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
         check_nodes(spec.nodes, bytes)?;

@@ -20,7 +20,7 @@ use crate::limits::{
     DATA_TABLE_BYTES_MAX, NODES_MAX, SERVED_SESSIONS_DEFAULT, SESSIONS_MAX, TABLE_NAME_BYTES_MAX,
     TABLES_MAX, WORKERS_MAX,
 };
-use crate::{ByteSize, EmbeddedConfig, Error, FabricKind, NodeConfig, Result, TableConfig};
+use crate::{ByteSize, EmbeddedConfig, Error, NodeConfig, Result, TableConfig};
 use workers::worker_sessions;
 pub(crate) use workers::worker_sessions_of;
 
@@ -169,8 +169,8 @@ impl Sizes<'_> {
 impl Plan {
     /// The plan of one of `nodes` nodes with these tables.
     pub fn of_node(config: &NodeConfig, node: usize, nodes: usize) -> Result<Self> {
-        let NodeConfig { memory, sessions, fabric, ref tables, .. } = *config;
-        let is_remote = fabric != FabricKind::Shm;
+        let NodeConfig { memory, sessions, ref tables, .. } = *config;
+        let is_remote = config.is_on_network();
         Self::new(Sizes { node, nodes, memory, sessions, is_remote, tables })
     }
 

@@ -10,8 +10,10 @@
 //! 3. A stranger cannot have a line logged as often as it likes ([`RateLimit`]).
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::io;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,9 +30,76 @@ use crate::node::control_client::Caller;
 use crate::session::wire::{Code, Refused};
 use crate::{Error, Result};
 
+/// Where links from other nodes come in.
+pub(crate) enum ControlPort {
+    /// At this address.
+    Listen(String),
+    /// The fabric accepts connections at the node's address, and passes them on.
+    Passed {
+        streams: Receiver<Option<TcpStream>>,
+        /// Ends the streams, with `None`.
+        closer: SyncSender<Option<TcpStream>>,
+    },
+}
+
+/// The connections that come in.
+enum Incoming {
+    Accepted(TcpListener),
+    Passed(Receiver<Option<TcpStream>>),
+}
+
+/// Ends [`Incoming`].
+enum Closer {
+    Socket(TcpListener),
+    Channel(SyncSender<Option<TcpStream>>),
+}
+
+impl ControlPort {
+    fn open(self) -> Result<(Incoming, Closer)> {
+        Ok(match self {
+            Self::Listen(address) => {
+                let os = |action| Error::os(action, address.as_ref());
+                let listener = TcpListener::bind(&address).map_err(os("listen at"))?;
+                let closer = Closer::Socket(listener.try_clone().map_err(os("listen at"))?);
+                (Incoming::Accepted(listener), closer)
+            }
+            Self::Passed { streams, closer } => {
+                (Incoming::Passed(streams), Closer::Channel(closer))
+            }
+        })
+    }
+}
+
+impl Incoming {
+    /// Waits for the next connection. Returns its address, too.
+    fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        match self {
+            Self::Accepted(listener) => listener.accept(),
+            Self::Passed(streams) => {
+                let stream = streams.recv().ok().flatten();
+                let stream = stream.ok_or(io::ErrorKind::ConnectionAborted)?;
+                let from = stream.peer_addr()?;
+                Ok((stream, from))
+            }
+        }
+    }
+}
+
+impl Closer {
+    fn close(&self) {
+        match self {
+            // The shutdown wakes the thread that accepts.
+            Self::Socket(listener) => {
+                _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+            }
+            Self::Channel(channel) => _ = channel.send(None),
+        }
+    }
+}
+
 /// A control port that listens. Dropping it closes all links.
 pub(super) struct ControlListener {
-    listener: TcpListener,
+    closer: Closer,
     open_links: Arc<OpenLinks>,
     thread: Option<JoinHandle<()>>,
 }
@@ -61,28 +130,26 @@ struct LogLimits {
 }
 
 impl ControlListener {
-    /// Listens at `address`.
+    /// Begins to take links.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub fn open(address: &str, plane: Arc<ControlPlane>) -> Result<Self> {
-        let os = |action| Error::os(action, address.as_ref());
-        let listener = TcpListener::bind(address).map_err(os("listen at"))?;
+    pub fn open(port: ControlPort, plane: Arc<ControlPlane>) -> Result<Self> {
+        let (incoming, closer) = port.open()?;
         let open_links = Arc::new(OpenLinks::default());
-        let (ear, theirs) = (listener.try_clone().map_err(os("listen at"))?, open_links.clone());
+        let theirs = open_links.clone();
         let thread = std::thread::Builder::new()
             .name("loch-control".into())
-            .spawn(move || listen(&ear, &theirs, &plane))
-            .map_err(os("start a thread for"))?;
-        Ok(Self { listener, open_links, thread: Some(thread) })
+            .spawn(move || listen(&incoming, &theirs, &plane))
+            .map_err(Error::os("start a thread for", "the control port".as_ref()))?;
+        Ok(Self { closer, open_links, thread: Some(thread) })
     }
 }
 
 impl Drop for ControlListener {
     fn drop(&mut self) {
         self.open_links.closing.store(true, Ordering::Release);
-        // The shutdown wakes the thread that accepts.
-        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        self.closer.close();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -110,11 +177,11 @@ impl OpenLinks {
 /// How long to wait for descriptors when there were none left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-fn listen(listener: &TcpListener, open_links: &Arc<OpenLinks>, plane: &Arc<ControlPlane>) {
+fn listen(incoming: &Incoming, open_links: &Arc<OpenLinks>, plane: &Arc<ControlPlane>) {
     // Link numbers begin at 1; 0 is `OWN_LINK`.
     let mut number = 0;
     loop {
-        let accepted = listener.accept();
+        let accepted = incoming.next();
         if open_links.closing.load(Ordering::Acquire) {
             return;
         }

@@ -1,20 +1,21 @@
 //! The worker for the node itself. It lets the node's own clients in, and fences them.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use super::ControlPlane;
+use super::jobs::{Job, Jobs};
 use super::registry::{Ended, LinkId, OWN_LINK};
-use super::{ControlPlane, Job};
 use crate::limits::FENCE_PAUSE;
 use crate::session::wire::Reply;
 
 /// Works until it is told to stop.
-pub(super) fn serve(plane: &ControlPlane, jobs: &Receiver<Job>) {
+pub(super) fn serve(plane: &ControlPlane, mut jobs: Jobs) {
     let own = plane.members.own();
     let link_id = LinkId { home: own as u16, number: OWN_LINK };
     let mut pause = Duration::MAX;
     loop {
-        match jobs.recv_timeout(pause) {
+        match jobs.next(pause) {
             Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             Ok(Job::Wake) | Err(RecvTimeoutError::Timeout) => (),
             Ok(Job::Inspect { table, reply, .. }) => {

@@ -15,6 +15,8 @@ pub(crate) struct Members {
     own: Member,
     /// Names this process among all processes that ever were this node.
     process: u64,
+    /// The fabric of all nodes.
+    fabric: &'static str,
     addresses: Vec<String>,
     nodes: Mutex<Vec<Known>>,
 }
@@ -31,11 +33,11 @@ struct Known {
 
 impl Members {
     /// Makes the list; only `own` is known.
-    pub fn new(own: Member, process: u64, addresses: Vec<String>) -> Self {
+    pub fn new(own: Member, process: u64, fabric: &'static str, addresses: Vec<String>) -> Self {
         let mut nodes = vec![Known::default(); addresses.len()];
         let known = Known { member: Some(own.clone()), up: true, ..Known::default() };
         nodes[own.header.node as usize] = known;
-        Self { own, process, addresses, nodes: Mutex::new(nodes) }
+        Self { own, process, fabric, addresses, nodes: Mutex::new(nodes) }
     }
 
     /// This node's number.
@@ -60,6 +62,7 @@ impl Members {
             nodes: self.own.header.nodes,
             name: self.own.name.clone(),
             process: self.process,
+            fabric: self.fabric.into(),
             header: hex(self.own.header.as_bytes()),
             directory: hex(self.own.tables.as_bytes()),
         }
@@ -76,6 +79,12 @@ impl Members {
             return misfit(format!(
                 "it says that it is node {node} of {}: give all nodes the same `cluster` list",
                 hello.nodes
+            ));
+        }
+        if hello.fabric != self.fabric {
+            return misfit(format!(
+                "its fabric is \"{}\", that of this node \"{}\": give all nodes the same `fabric`",
+                hello.fabric, self.fabric
             ));
         }
         match self.parse(hello, node) {
@@ -133,6 +142,7 @@ impl Members {
     }
 
     /// Returns whether a node is known to be up.
+    #[cfg(feature = "verbs")]
     pub fn is_up(&self, node: usize) -> bool {
         self.nodes()[node].up
     }

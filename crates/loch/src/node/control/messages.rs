@@ -65,6 +65,8 @@ pub(super) struct Hello {
     pub name: String,
     /// Names its process among all processes that ever were this node.
     pub process: u64,
+    /// The name of its fabric.
+    pub fabric: String,
     /// The header of its region, in hexadecimal.
     pub header: String,
     /// The table directory of its region, in hexadecimal.

@@ -48,6 +48,7 @@ pub(crate) mod registry;
 mod channel;
 mod fences;
 mod handshakes;
+mod jobs;
 mod key_file;
 mod link;
 mod listener;
@@ -85,6 +86,8 @@ use crate::{Error, Result};
 use credentials::Credentials;
 use fences::Fences;
 use handshakes::Handshakes;
+use jobs::{Job, Jobs};
+pub(crate) use listener::ControlPort;
 use listener::{ControlListener, InboundState};
 use members::Members;
 use registry::{Acceptor, Registry};
@@ -95,10 +98,12 @@ pub(crate) struct ControlParts {
     pub own: Member,
     pub sessions: Arc<Sessions>,
     pub acceptor: Arc<dyn Acceptor>,
+    /// The name of the fabric, which all nodes must have.
+    pub fabric: &'static str,
     /// The control addresses of all nodes, in order.
     pub addresses: Vec<String>,
-    /// The address to listen at; a node that is alone needs none.
-    pub listen: Option<String>,
+    /// Where links from other nodes come in; a node that is alone needs no port.
+    pub port: Option<ControlPort>,
     pub credentials: Credentials,
 }
 
@@ -127,32 +132,13 @@ pub(crate) struct ControlPlane {
     inspector: OnceLock<Inspector>,
 }
 
-/// A job for the worker of a node.
-enum Job {
-    /// Have a connection let in.
-    Connect {
-        caller: Caller,
-        ask: Connect,
-        reply: Box<dyn FnOnce(Reply) + Send>,
-    },
-    /// Ask the workers of a table what they have. A busy node is asked again until then.
-    Inspect {
-        table: u32,
-        until: Instant,
-        reply: Box<dyn FnOnce(Reply) + Send>,
-    },
-    /// A client may have to be fenced.
-    Wake,
-    Stop,
-}
-
 impl ControlThreads {
     /// Starts the threads.
     ///
     /// # Errors
     /// [`Error::Os`] if the address cannot be listened at.
     pub fn start(parts: ControlParts) -> Result<Self> {
-        let ControlParts { own, sessions, acceptor, addresses, listen, credentials } = parts;
+        let ControlParts { own, sessions, acceptor, fabric, addresses, port, credentials } = parts;
         let (node, nodes) = (own.header.node as usize, addresses.len());
         let (jobs, queues): (Vec<_>, Vec<_>) = (0..nodes).map(|_| mpsc::channel()).unzip();
         let mut process = [0; 8];
@@ -160,7 +146,7 @@ impl ControlThreads {
             .map_err(Error::os("draw random bytes for", &own.socket))?;
         let plane = Arc::new(ControlPlane {
             handshakes: Handshakes::new(&addresses, node),
-            members: Members::new(own.clone(), u64::from_ne_bytes(process), addresses),
+            members: Members::new(own.clone(), u64::from_ne_bytes(process), fabric, addresses),
             registry: Registry::new(own, acceptor),
             fences: Mutex::new(Fences::new(nodes, node, inherited(&sessions))),
             sessions,
@@ -172,15 +158,14 @@ impl ControlThreads {
             inspector: OnceLock::new(),
         });
         plane.publish_memory();
-        let listener =
-            listen.map(|address| ControlListener::open(&address, plane.clone())).transpose()?;
+        let listener = port.map(|port| ControlListener::open(port, plane.clone())).transpose()?;
         let mut control = Self { plane, listener, workers: Vec::with_capacity(nodes) };
         for (number, queue) in queues.into_iter().enumerate() {
             let plane = control.plane.clone();
             let worker = std::thread::Builder::new().name(format!("loch-peer-{number}"));
             let worker = worker.spawn(move || match number == node {
-                true => local::serve(&plane, &queue),
-                false => peer::PeerWorker::new(plane, number).run(&queue),
+                true => local::serve(&plane, Jobs::new(queue)),
+                false => peer::PeerWorker::new(plane, number).run(Jobs::new(queue)),
             });
             let os = Error::os("start a thread for", "the control plane".as_ref());
             control.workers.push(worker.map_err(os)?);

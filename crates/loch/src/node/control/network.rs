@@ -1,8 +1,8 @@
 //! The part of a configuration that is about the network, checked.
 
 use super::credentials::Credentials;
-use crate::session::wire::DeviceChoice;
-use crate::{Error, NodeConfig, Result};
+use crate::session::wire::{DeviceChoice, MediumChoice};
+use crate::{Error, FabricKind, NodeConfig, Result};
 
 /// A node's place in the network.
 #[derive(Debug)]
@@ -14,6 +14,9 @@ pub(crate) struct Network {
     /// The address at which the node listens, if it is not alone.
     pub listen: Option<String>,
     pub credentials: Credentials,
+    /// The fabric, if it is known without a look at the host.
+    pub medium: Option<MediumChoice>,
+    /// The device for verbs.
     pub device: DeviceChoice,
 }
 
@@ -52,7 +55,12 @@ impl Network {
             port: config.device_port,
             gid_index: config.gid_index,
         };
-        Ok(Self { node, addresses, listen, credentials, device })
+        let medium = match config.fabric {
+            FabricKind::Tcp => Some(MediumChoice::Tcp {}),
+            FabricKind::Verbs => Some(MediumChoice::Verbs(device.clone())),
+            FabricKind::Auto | FabricKind::Shm => None,
+        };
+        Ok(Self { node, addresses, listen, credentials, medium, device })
     }
 
     /// The node's number.
@@ -76,7 +84,7 @@ fn checked(field: &str, address: &str) -> Result<String> {
         None => Err(Error::config(
             field,
             format!(
-                "{address:?} is no address: with fabric \"verbs\" write HOST:PORT, 10.0.0.1:7400"
+                "{address:?} is no address: write HOST:PORT, 10.0.0.1:7400, as the nodes are on a network"
             ),
         )),
     }

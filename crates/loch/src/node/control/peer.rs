@@ -9,13 +9,14 @@
 //!    (`fences.rs`, invariant 2).
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use super::ControlPlane;
 use super::channel::LinkError;
+use super::jobs::{Job, Jobs};
 use super::link::{Link, host_of, resolve};
 use super::messages::{ControlReply, ControlRequest, Hello};
-use super::{ControlPlane, Job};
 use crate::limits::{
     ADMIT_TIMEOUT, ASK_TIMEOUT, AWAY_MAX, CALLERS_MAX, DIAL_TIMEOUT, FENCE_PAUSE, HOME_SILENCE_MAX,
     PING_INTERVAL, REDIAL_PAUSE, REDIAL_PAUSE_MAX,
@@ -49,10 +50,10 @@ impl PeerWorker {
     }
 
     /// Works until it is told to stop.
-    pub fn run(mut self, jobs: &Receiver<Job>) {
+    pub fn run(mut self, mut jobs: Jobs) {
         loop {
             let next = self.again.map_or(self.due, |again| again.min(self.due));
-            let job = jobs.recv_timeout(next.saturating_duration_since(Instant::now()));
+            let job = jobs.next(next.saturating_duration_since(Instant::now()));
             if self.link.is_none() && self.due <= Instant::now() {
                 self.dial();
             }

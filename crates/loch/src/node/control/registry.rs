@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use loch_engines::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, STAMP_OFFSET};
 use loch_engines::requests::{Holder, RequestMap, Secret};
-use loch_fabric::verbs::{Access, Grant};
+use loch_fabric::{Access, Grant};
 use serde_json::Value;
 
 use crate::layout::memory::Member;
@@ -38,13 +38,23 @@ use crate::session::wire::{Code, Connect, Refused, SessionSecret};
 /// is executed afterwards.
 pub(crate) type Admission = Box<dyn Any + Send>;
 
-/// Accepts connections into the node's memory: a device, or a stand-in for one in tests.
+/// A connection that asks to be let in.
+pub(crate) struct Visit<'a> {
+    /// The node of its client.
+    pub home: u16,
+    pub table: usize,
+    /// The client's side, in the fabric's format.
+    pub offer: &'a Value,
+    pub grants: &'a [Grant],
+}
+
+/// Accepts connections into the node's memory: its fabric, or a stand-in for one in tests.
 pub(crate) trait Acceptor: Send + Sync {
     /// Lets a connection in. Offer and answer are the fabric's, and no other code looks into them.
     ///
     /// # Errors
     /// The reason why the connection is refused, in words.
-    fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String>;
+    fn accept(&self, visit: &Visit<'_>) -> Result<(Admission, Value), String>;
 }
 
 /// Invariant 2: the rights of a caller of node `home` to a table of this node and to the words it
@@ -235,8 +245,9 @@ impl Registry {
             let text = "the client's connection before is still being ended: ask again";
             return Err(Refused::new(Code::Away, text));
         };
-        let refused = |why| Refused::new(Code::Other, format!("its device refused: {why}"));
-        let (admission, answer) = self.acceptor.accept(&ask.offer, &grants).map_err(refused)?;
+        let refused = |why| Refused::new(Code::Other, format!("its fabric refused: {why}"));
+        let visit = Visit { home, table: table as usize, offer: &ask.offer, grants: &grants };
+        let (admission, answer) = self.acceptor.accept(&visit).map_err(refused)?;
         let mut state = self.shared.state();
         if state.closed || !state.is_newest(link_id) {
             drop(state);

@@ -1,36 +1,35 @@
-//! A node whose memory is reached over a network: its device, its control plane, and its scrubber's
+//! A node whose memory is reached over a network: its fabric, its control plane, and its scrubber's
 //! way to the memory of the other nodes.
 
-mod reply_links;
-#[cfg(test)]
-mod rights;
+mod tcp;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "verbs")]
+mod verbs;
 
 use std::sync::Arc;
 
-use loch_fabric::RegionId;
-use loch_fabric::verbs::{Device, Grant, Host, Offer, Transport, VerbsEndpoint};
 use serde_json::Value;
 
 use super::{Node, NodeServices, prepare, read};
 use crate::layout::memory::{ClusterMemory, Member, TableView};
+use crate::limits::ADMIT_TIMEOUT;
 use crate::node::control::network::Network;
-use crate::node::control::registry::{Acceptor, Admission, all_of};
-use crate::node::control::{ControlParts, ControlPlane, ControlThreads};
+use crate::node::control::registry::Acceptor;
+use crate::node::control::{ControlParts, ControlPlane, ControlPort, ControlThreads};
 use crate::node::control_client::{Caller, ControlClient};
 use crate::node::plan::NodePlan;
 use crate::node::scrubber::{ClusterAccess, Scrubber};
 use crate::node::sessions::Sessions;
 use crate::node::workers::transport::NodeTransport;
 use crate::node::workers::{self, Workers};
-use crate::session::device::{connect, of_verbs, open_device};
+use crate::session::medium::{Medium, connect};
+use crate::session::opened::AnyMedium;
 use crate::session::slot::SessionId;
-use crate::session::wire::{Code, Connect, DeviceChoice, Refused};
+use crate::session::wire::{Code, Connect, MediumChoice, Refused};
 use crate::{Error, NodeConfig, Result};
-use reply_links::VerbsTransport;
 
-/// The fabric of a node: a device, or a stand-in for one in tests.
+/// The fabric of a node, or a stand-in for one in tests.
 pub(super) trait NodeFabric {
     /// The scrubber's way to memory.
     type ClusterAccess: ClusterAccess;
@@ -38,6 +37,10 @@ pub(super) trait NodeFabric {
     type Transport: NodeTransport;
     /// Returns the acceptor of connections.
     fn acceptor(&self) -> Arc<dyn Acceptor>;
+    /// Returns where links from other nodes come in, for a node that listens at this address.
+    fn control_port(&self, listen: String) -> ControlPort {
+        ControlPort::Listen(listen)
+    }
     /// Returns the scrubber's way to memory.
     fn cluster(&self, plane: Arc<ControlPlane>) -> Self::ClusterAccess;
     /// Returns the workers' way to memory.
@@ -47,18 +50,14 @@ pub(super) trait NodeFabric {
 /// The network parts of a node.
 pub(super) struct NodeNetwork {
     control: ControlThreads,
-    device: DeviceChoice,
+    /// The fabric that the node's clients use, and why it is that one.
+    pub medium: (MediumChoice, String),
 }
 
 impl NodeNetwork {
     /// The control plane, as the node's server uses it.
     pub fn control(&self) -> Arc<dyn ControlClient> {
         self.control.plane().clone()
-    }
-
-    /// The device that the node's clients choose.
-    pub fn device(&self) -> DeviceChoice {
-        self.device.clone()
     }
 }
 
@@ -67,23 +66,37 @@ impl NodeNetwork {
 /// # Errors
 /// As [`Node::start`].
 pub(super) fn start_node(config: &NodeConfig, plan: &NodePlan, network: Network) -> Result<Node> {
-    // The device is opened first, so a host without a device is left as it was.
-    let device = open_device(&network.device)?;
-    let card = |own: &Member| VerbsFabric::new(device, own);
-    Node::start_networked(config, plan, network, card)
+    let choice = match &network.medium {
+        Some(configured) => (configured.clone(), "it is configured".into()),
+        None => MediumChoice::of_host(&network.device),
+    };
+    tracing::info!(fabric = choice.0.name(), reason = choice.1, "the node is on a network");
+    // What may fail comes first, so a host without a device is left as it was.
+    match AnyMedium::open(&choice.0)? {
+        AnyMedium::Tcp(tcp) => {
+            let listener = tcp::listen(network.listen.as_deref())?;
+            let fabric = |own: &Member| tcp::TcpFabric::new(tcp, own, listener);
+            Node::start_networked(config, plan, (network, choice), fabric)
+        }
+        #[cfg(feature = "verbs")]
+        AnyMedium::Verbs(card) => {
+            let fabric = |own: &Member| verbs::VerbsFabric::new(card, own);
+            Node::start_networked(config, plan, (network, choice), fabric)
+        }
+    }
 }
 
 impl Node {
     pub(in crate::node) fn start_networked<M: NodeFabric>(
         config: &NodeConfig,
         plan: &NodePlan,
-        network: Network,
+        (network, choice): (Network, (MediumChoice, String)),
         fabric: impl FnOnce(&Member) -> Result<M>,
     ) -> Result<Self> {
         let (listener, region, pages) = prepare(plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let fabric = fabric(&own)?;
-        let services = NodeServices::networked(network, own, plan, region.warm, &fabric)?;
+        let services = NodeServices::networked((network, choice), own, plan, region.warm, &fabric)?;
         Self::serve(config, plan, listener, region, pages, services)
     }
 }
@@ -91,7 +104,7 @@ impl Node {
 impl NodeServices {
     /// Starts the parts of a node whose memory is reached over a network.
     fn networked(
-        network: Network,
+        (network, medium): (Network, (MediumChoice, String)),
         own: Member,
         plan: &NodePlan,
         warm: bool,
@@ -99,8 +112,8 @@ impl NodeServices {
     ) -> Result<Self> {
         let (sessions, ended) = Sessions::restore(&own, true);
         let sessions = Arc::new(sessions);
-        let device = network.device.clone();
-        let (control, scrubber) = start(network, own.clone(), sessions.clone(), fabric)?;
+        let name = medium.0.name();
+        let (control, scrubber) = start(network, name, own.clone(), sessions.clone(), fabric)?;
         if warm {
             scrubber.handle().ended(ended > 0);
         }
@@ -118,7 +131,7 @@ impl NodeServices {
             sessions,
             workers,
             scrubber,
-            network: Some(NodeNetwork { control, device }),
+            network: Some(NodeNetwork { control, medium }),
         })
     }
 }
@@ -129,6 +142,7 @@ impl NodeServices {
 /// [`Error::Os`].
 fn start(
     network: Network,
+    name: &'static str,
     own: Member,
     sessions: Arc<Sessions>,
     fabric: &impl NodeFabric,
@@ -139,8 +153,9 @@ fn start(
         own,
         sessions: sessions.clone(),
         acceptor: fabric.acceptor(),
+        fabric: name,
         addresses: network.addresses,
-        listen: network.listen,
+        port: network.listen.map(|address| fabric.control_port(address)),
         credentials: network.credentials,
     })?;
     let cluster = fabric.cluster(control.plane().clone());
@@ -150,73 +165,15 @@ fn start(
     Ok((control, scrubber))
 }
 
-/// The fabric of a node with an RDMA device.
-pub(super) struct VerbsFabric {
-    device: Arc<Device>,
-    host: Arc<LentRegion>,
-    own: Member,
-}
-
-impl VerbsFabric {
-    /// Registers the region with all rights that clients can get. A failure shows here, and not
-    /// when the first client comes.
-    ///
-    /// # Errors
-    /// [`Error::Device`], [`Error::LockedMemory`].
-    pub fn new(device: Arc<Device>, own: &Member) -> Result<Self> {
-        tracing::info!(device = ?device.describe(), "the region is lent by way of a device");
-        let failed = |error| of_verbs(error, own.header.region_bytes);
-        let host = Host::new(device.clone(), own.region().clone()).map_err(failed)?;
-        let home = RegionId(own.header.node as u8);
-        let endpoint =
-            VerbsEndpoint::new(device.clone(), home, own.region().clone()).map_err(failed)?;
-        for table in 0..own.tables.len() {
-            let grants = all_of(own, table);
-            let offer = endpoint.offer(home).map_err(failed)?;
-            drop(host.accept(&offer, &grants).map_err(failed)?);
-        }
-        Ok(Self { device, host: Arc::new(LentRegion(host)), own: own.clone() })
-    }
-}
-
-impl NodeFabric for VerbsFabric {
-    type ClusterAccess = VerbsAccess;
-    type Transport = VerbsTransport;
-
-    fn acceptor(&self) -> Arc<dyn Acceptor> {
-        self.host.clone()
-    }
-
-    fn cluster(&self, plane: Arc<ControlPlane>) -> VerbsAccess {
-        VerbsAccess { plane, device: self.device.clone(), own: self.own.clone() }
-    }
-
-    fn transport(&self, plane: Arc<ControlPlane>) -> VerbsTransport {
-        VerbsTransport::new(plane, self.device.clone(), self.host.clone(), self.own.clone())
-    }
-}
-
-/// The node's memory, as its device lends it.
-pub(super) struct LentRegion(pub Host);
-
-impl Acceptor for LentRegion {
-    fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String> {
-        let offer: Offer = serde_json::from_value(offer.clone()).map_err(|e| e.to_string())?;
-        let (accepted, answer) = self.0.accept(&offer, grants).map_err(|e| e.to_string())?;
-        let answer = serde_json::to_value(&answer).map_err(|e| e.to_string())?;
-        Ok((Box::new(accepted), answer))
-    }
-}
-
 /// The scrubber's way to the memory of all nodes that are up.
-pub(super) struct VerbsAccess {
+pub(super) struct RemoteAccess<M> {
     plane: Arc<ControlPlane>,
-    device: Arc<Device>,
+    medium: M,
     own: Member,
 }
 
-impl ClusterAccess for VerbsAccess {
-    type Endpoint = VerbsEndpoint;
+impl<M: Medium> ClusterAccess for RemoteAccess<M> {
+    type Endpoint = M::Endpoint;
 
     fn memory(&mut self) -> Result<Arc<ClusterMemory>> {
         let home = self.own.header.node as usize;
@@ -228,10 +185,8 @@ impl ClusterAccess for VerbsAccess {
         memory: &ClusterMemory,
         table: &TableView,
         session: SessionId,
-    ) -> Result<VerbsEndpoint> {
-        let home = RegionId(self.own.header.node as u8);
-        let endpoint = VerbsEndpoint::new(self.device.clone(), home, self.own.region().clone())
-            .map_err(|error| of_verbs(error, self.own.header.region_bytes))?;
+    ) -> Result<M::Endpoint> {
+        let endpoint = self.medium.endpoint(&self.own)?;
         let number = memory.tables.iter().position(|it| it.name == table.name);
         for member in memory.nodes.iter().flatten() {
             let ask = Connect {
@@ -248,7 +203,8 @@ impl ClusterAccess for VerbsAccess {
                 let answer = self.plane.connect_own(Caller::Session(session), ask);
                 answer.map_err(|refused| of_refused(member, refused))
             };
-            connect(&endpoint, member, Transport::Reliable, ask, asked)?;
+            let address = self.plane.members.address(member.header.node.into());
+            connect(&self.medium, &endpoint, (member, address), ask, ADMIT_TIMEOUT, asked)?;
         }
         Ok(endpoint)
     }

@@ -100,7 +100,8 @@ impl Hosts {
         let mut plan = NodePlan::new(&config).unwrap();
         let network = plan.network.take().unwrap();
         let fabric = |_: &_| Ok(Deviceless(self.books[node].clone()));
-        Node::start_networked(&config, &plan, network, fabric).unwrap()
+        let medium = network.medium.clone().unwrap();
+        Node::start_networked(&config, &plan, (network, (medium, String::new())), fabric).unwrap()
     }
 
     fn connect(&self, node: usize, read_only: bool) -> Connection {

@@ -17,7 +17,6 @@
 //!    posted can be executed on any node any more. Until then the session is *dying*.
 //! 5. A slot that shows no incarnation, or a new one, has no pins.
 
-#[cfg(any(test, feature = "verbs"))]
 mod fencing;
 
 use std::collections::HashSet;

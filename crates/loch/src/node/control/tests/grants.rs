@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loch_engines::region::STAMP_OFFSET;
 use loch_engines::requests::{Holder, Secret};
-use loch_fabric::verbs::{Access, Grant};
+use loch_fabric::{Access, Grant};
 
 use super::rig::{Book, member_with};
 use crate::TableConfig;

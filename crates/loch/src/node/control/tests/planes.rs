@@ -4,11 +4,11 @@ use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::Instant;
 
+use loch_fabric::Access::{Full, Read, ReadAtomic};
 use loch_fabric::shm::Bell;
-use loch_fabric::verbs::Access::{Full, Read, ReadAtomic};
 use serde_json::json;
 
-use super::super::Job;
+use super::super::jobs::{Job, Jobs};
 use super::super::messages::{ControlReply, ControlRequest};
 use super::super::peer::PeerWorker;
 use super::links::{dial, soon};
@@ -111,7 +111,7 @@ fn dial_once(rig: &Rig, of: usize) {
     let (sender, queue) = mpsc::channel();
     sender.send(Job::Wake).unwrap();
     sender.send(Job::Stop).unwrap();
-    PeerWorker::new(rig.control(of).plane().clone(), 1).run(&queue);
+    PeerWorker::new(rig.control(of).plane().clone(), 1).run(Jobs::new(queue));
 }
 
 #[test]
@@ -309,6 +309,13 @@ fn nodes_that_do_not_fit_together_say_why() {
     rig.start(0);
     let refused = refusal(&rig);
     assert!(refused.text.contains("same `cluster` list"), "{}", refused.text);
+
+    let mut rig = Rig::down(2);
+    rig.places[1].fabric = "another";
+    rig.start(1);
+    rig.start(0);
+    let refused = refusal(&rig);
+    assert!(refused.text.contains("same `fabric`"), "{}", refused.text);
 }
 
 impl Inspector {

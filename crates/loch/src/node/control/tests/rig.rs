@@ -1,16 +1,17 @@
 //! A cluster of control planes in one process.
 
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use loch_fabric::shm::Region;
-use loch_fabric::verbs::{Access, Grant};
+use loch_fabric::{Access, Grant};
 use serde_json::{Value, json};
 
 use super::super::credentials::Credentials;
-use super::super::registry::{Acceptor, Admission};
-use super::super::{ControlParts, ControlThreads};
+use super::super::registry::{Acceptor, Admission, Visit};
+use super::super::{ControlParts, ControlPort, ControlThreads};
 use crate::layout::memory::Member;
 use crate::layout::plan;
 use crate::node::control_client::Caller;
@@ -54,7 +55,8 @@ struct Admitted {
 }
 
 impl Acceptor for Book {
-    fn accept(&self, offer: &Value, grants: &[Grant]) -> Result<(Admission, Value), String> {
+    fn accept(&self, visit: &Visit<'_>) -> Result<(Admission, Value), String> {
+        let (offer, grants) = (visit.offer, visit.grants);
         if offer == "broken" {
             return Err("no such queue pair".into());
         }
@@ -107,6 +109,7 @@ pub struct RigNode {
     pub member: Member,
     /// The address at which it listens; by default the one that the others dial.
     pub listen: String,
+    pub fabric: &'static str,
     pub sessions: Arc<Sessions>,
     pub book: Book,
     pub control: Option<ControlThreads>,
@@ -118,9 +121,22 @@ pub struct Rig {
     pub places: Vec<RigNode>,
 }
 
+/// Ports that the system gives to nobody by itself: a connection of another test could else have
+/// the port before a node listens there.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
 /// An address at which no process listens.
 pub fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        // Tests of other processes begin elsewhere.
+        let next =
+            std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + (next % PORTS.len() as u32) as u16;
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            return listener.local_addr().unwrap().to_string();
+        }
+    }
 }
 
 pub fn secret(byte: u8) -> Credentials {
@@ -164,7 +180,14 @@ impl Rig {
             let listen = addresses[node].clone();
             let member = member(node, nodes, 3);
             let sessions = Arc::new(Sessions::restore(&member, true).0);
-            RigNode { member, listen, sessions, book: Book::default(), control: None }
+            RigNode {
+                member,
+                listen,
+                fabric: "test",
+                sessions,
+                book: Book::default(),
+                control: None,
+            }
         };
         let places = (0..nodes).map(place).collect();
         Self { addresses, places }
@@ -181,7 +204,8 @@ impl Rig {
             sessions: place.sessions.clone(),
             acceptor: Arc::new(place.book.clone()),
             addresses: self.addresses.clone(),
-            listen: Some(place.listen.clone()),
+            fabric: place.fabric,
+            port: Some(ControlPort::Listen(place.listen.clone())),
             credentials,
         };
         place.control = Some(ControlThreads::start(parts).unwrap());

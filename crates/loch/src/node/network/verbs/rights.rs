@@ -14,13 +14,14 @@ use loch_fabric::verbs::{Access, Answer, Datagrams, Granted, VerbsEndpoint};
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr};
 use serde::Deserialize;
 
-use super::{NodeFabric, VerbsFabric};
+use super::super::NodeFabric;
+use super::VerbsFabric;
 use crate::layout::memory::Member;
-use crate::node::control::registry::{Acceptor, Admission, grants};
+use crate::node::control::registry::{Acceptor, Admission, Visit, grants};
 use crate::node::control::tests::rig::member_with;
 use crate::node::control_client::Caller;
-use crate::session::device::open_device;
 use crate::session::slot::{SessionId, incarnation_in};
+use crate::session::verbs::Card;
 use crate::session::wire::DeviceChoice;
 use crate::{Cluster, Node, NodeConfig, TableConfig};
 
@@ -40,14 +41,15 @@ impl Liar {
         acceptor: &Arc<dyn Acceptor>,
         lie: impl Fn(Vec<Granted>) -> Vec<Granted>,
     ) -> Self {
-        let device = open_device(&DeviceChoice::default()).unwrap();
+        let Card(device) = Card::open(&DeviceChoice::default()).unwrap();
         // The client's home is another node, so the processor executes nothing locally.
         let elsewhere = member_with(1, 2, own_tables("pilaf")).region().clone();
         let endpoint = VerbsEndpoint::new(device, RegionId(1), elsewhere).unwrap();
         let offer = serde_json::to_value(endpoint.offer(RegionId(0)).unwrap()).unwrap();
         let caller = Caller::Session(SessionId { slot: SLOT, incarnation: 7 });
+        let grants = &grants(own, 0, 1, caller).unwrap();
         let (admission, answer) =
-            acceptor.accept(&offer, &grants(own, 0, 1, caller).unwrap()).unwrap();
+            acceptor.accept(&Visit { home: 1, table: 0, offer: &offer, grants }).unwrap();
         let answer = Answer::deserialize(&answer).unwrap();
         let answer = Answer { grants: lie(answer.grants.clone()), ..answer };
         endpoint.connect(RegionId(0), own.header.region_bytes, &answer).unwrap();
@@ -78,7 +80,7 @@ fn a_client_cannot_write_the_table_with_the_keys_it_has() {
     }
     for engine in ["pilaf", "nessie-hybrid"] {
         let own = member_with(0, 2, own_tables(engine));
-        let acceptor = VerbsFabric::new(open_device(&DeviceChoice::default()).unwrap(), &own)
+        let acceptor = VerbsFabric::new(Card::open(&DeviceChoice::default()).unwrap(), &own)
             .unwrap()
             .acceptor();
         let parts = own.parts(0).unwrap();
@@ -133,7 +135,7 @@ impl Stranger {
     fn new(config: &NodeConfig, table: usize) -> Self {
         let region = Region::open(config.region.as_ref().unwrap(), false).unwrap();
         let own = Member::read("n".into(), config.socket.clone(), Arc::new(region)).unwrap();
-        let datagrams = Datagrams::new(&open_device(&DeviceChoice::default()).unwrap()).unwrap();
+        let datagrams = Datagrams::new(&Card::open(&DeviceChoice::default()).unwrap().0).unwrap();
         Self { datagrams, own, table }
     }
 
@@ -185,7 +187,7 @@ fn a_stranger_gets_nothing_done_and_no_answer() {
     }
     let dir = tempfile::tempdir().unwrap();
     let config =
-        NodeConfig::from_toml(include_str!("../../../tests/guest/strangers.toml")).unwrap();
+        NodeConfig::from_toml(include_str!("../../../../tests/guest/strangers.toml")).unwrap();
     let config = NodeConfig { socket: dir.path().join("socket"), ..config };
     let _node = Node::start(config.clone()).unwrap();
     let cluster = Cluster::connect(&config.socket).unwrap();

@@ -21,19 +21,20 @@ use std::time::Instant;
 use loch_engines::epoch::Session;
 use loch_engines::requests::Sessions;
 use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
-use loch_fabric::verbs::{Accepted, Answer, Datagrams, Device, VerbsEndpoint, VerbsError};
+use loch_fabric::verbs::{Accepted, Datagrams, VerbsEndpoint, VerbsError};
 use loch_fabric::{RegionId, RemoteAddr};
 
-use super::LentRegion;
+use super::lent::LentRegion;
 use crate::layout::memory::{ClusterMemory, Member};
-use crate::limits::RECONNECT_PAUSE;
+use crate::limits::{ASK_TIMEOUT, RECONNECT_PAUSE};
 use crate::node::control::ControlPlane;
 use crate::node::control::registry::all_of;
 use crate::node::control_client::{Caller, ControlClient};
 use crate::node::workers::transport::NodeTransport;
-use crate::session::device::{Linked, Links, of_answer, of_verbs};
 use crate::session::endpoint::Yielding;
+use crate::session::medium::{Linked, Links, Medium};
 use crate::session::slot::SessionId;
+use crate::session::verbs::Card;
 use crate::session::wire::{Connect, Reply};
 use crate::{Error, Result};
 
@@ -41,7 +42,7 @@ use crate::{Error, Result};
 #[derive(Clone)]
 pub(in crate::node) struct VerbsTransport {
     plane: Arc<ControlPlane>,
-    device: Arc<Device>,
+    card: Card,
     host: Arc<LentRegion>,
     own: Member,
 }
@@ -66,7 +67,7 @@ pub(in crate::node) struct HomeLink {
     due: Cell<Instant>,
 }
 
-impl Links for HomeLink {
+impl Links<Card> for HomeLink {
     fn wait(&self, endpoint: &VerbsEndpoint) {
         self.mend(endpoint);
     }
@@ -108,13 +109,8 @@ impl HomeLink {
 }
 
 impl VerbsTransport {
-    pub fn new(
-        plane: Arc<ControlPlane>,
-        device: Arc<Device>,
-        host: Arc<LentRegion>,
-        own: Member,
-    ) -> Self {
-        Self { plane, device, host, own }
+    pub fn new(plane: Arc<ControlPlane>, card: Card, host: Arc<LentRegion>, own: Member) -> Self {
+        Self { plane, card, host, own }
     }
 
     fn home(&self) -> RegionId {
@@ -129,12 +125,6 @@ impl VerbsTransport {
             end: RefCell::default(),
             due: Cell::new(Instant::now()),
         }
-    }
-
-    fn new_endpoint(&self) -> Result<VerbsEndpoint> {
-        let (home, region) = (self.home(), self.own.region().clone());
-        VerbsEndpoint::new(self.device.clone(), home, region)
-            .map_err(|error| of_verbs(error, self.own.header.region_bytes))
     }
 
     /// Advances one connection as far as that is possible now.
@@ -160,9 +150,8 @@ impl VerbsTransport {
         if !self.plane.members.is_up(node) {
             return Ok(later());
         }
-        let header = &links.memory.nodes[node].as_ref().expect("all nodes are known").header;
-        let offer = endpoint.offer(RegionId(node as u8));
-        let offer = offer.map_err(|error| of_verbs(error, header.region_bytes))?;
+        let member = links.memory.nodes[node].as_ref().expect("all nodes are known");
+        let header = &member.header;
         let ask = Connect {
             session: None,
             secret: None,
@@ -171,7 +160,7 @@ impl VerbsTransport {
             identity: header.identity,
             table: links.home.table as u32,
             unreliable: false,
-            offer: serde_json::to_value(&offer).expect("an offer is plain data"),
+            offer: self.card.offer(endpoint, member, false)?,
         };
         let (sender, answer) = mpsc::channel();
         // A worker that has ended has dropped the receiver.
@@ -188,17 +177,16 @@ impl VerbsTransport {
         reply: Reply,
     ) -> Result<ReplyLink> {
         let member = memory.nodes[node].as_ref().expect("all nodes are known");
-        let answer: Answer = match reply {
-            Reply::Connected { answer } => of_answer(&answer, &member.socket)?,
+        let answer = match reply {
+            Reply::Connected { answer } => answer,
             Reply::Refused(refused) => {
                 let (socket, reason) = (member.socket.clone(), refused.text);
                 return Err(Error::Refused { socket, reason });
             }
             other => unreachable!("{other:?} is no reply to a request for a connection"),
         };
-        let bytes = member.header.region_bytes;
-        let connected = endpoint.connect(RegionId(node as u8), bytes, &answer);
-        connected.map_err(|error| of_verbs(error, bytes))?;
+        let address = self.plane.members.address(node);
+        self.card.connect(endpoint, member, address, &answer, ASK_TIMEOUT)?;
         Ok(ReplyLink::Made)
     }
 }
@@ -211,7 +199,7 @@ impl WorkerTransport for VerbsTransport {
     type Memory = Arc<ClusterMemory>;
     type Endpoint = VerbsEndpoint;
     type ReplyLinks = ReplyLinks;
-    type Mail = Yielding<Linked<HomeLink>, Datagrams>;
+    type Mail = Yielding<Linked<Card, HomeLink>, Datagrams>;
 
     fn endpoint(
         &self,
@@ -219,7 +207,7 @@ impl WorkerTransport for VerbsTransport {
         site: &WorkerSite,
         session: &Session,
     ) -> Result<(VerbsEndpoint, ReplyLinks), WorkerError> {
-        let (endpoint, now) = (self.new_endpoint()?, Instant::now());
+        let (endpoint, now) = (self.card.endpoint(&self.own)?, Instant::now());
         let mut links = ReplyLinks {
             memory: memory.clone(),
             caller: SessionId { slot: session.slot(), incarnation: session.incarnation() },
@@ -249,10 +237,9 @@ impl WorkerTransport for VerbsTransport {
         site: &WorkerSite,
         _: RemoteAddr,
     ) -> Result<Self::Mail, WorkerError> {
-        let datagrams = Datagrams::new(&self.device);
-        let datagrams = datagrams.map_err(|error| of_verbs(error, self.own.header.region_bytes))?;
-        let endpoint = Linked::new(self.new_endpoint()?, self.home_link(site.table));
-        Ok(Yielding::new(endpoint, datagrams))
+        let endpoint = self.card.endpoint(&self.own)?;
+        let datagrams = self.card.messages(&endpoint)?;
+        Ok(Yielding::new(Linked::new(endpoint, self.home_link(site.table)), datagrams))
     }
 
     fn tend_mail(&self, mail: &Self::Mail) {

@@ -1,4 +1,5 @@
-//! Tables over verbs: an endpoint, and connections that are made again when they break.
+//! Tables over a fabric between machines: an endpoint, and connections that are made again when
+//! they break.
 //!
 //! # Invariants
 //! 1. A connection takes the place of another only when its home node has ended the passive end of
@@ -7,45 +8,46 @@
 //!    lanes need it.
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
 use loch_engines::net::{Connect, Net};
-use loch_engines::region::TableEntry;
-use loch_engines::registry::EngineId;
-use loch_fabric::verbs::{Datagrams, Transport, VerbsEndpoint};
 use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr};
 
 use crate::client::attachment::Attachment;
 use crate::client::net::{Network, OpenParams};
 use crate::client::nodes::Nodes;
 use crate::client::operations::Operations;
-use crate::client::options::ConnectOptions;
 use crate::client::table_client::TableClient;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{ADMIT_TIMEOUT, RECONNECT_PAUSE, RESEND_NETWORK_US};
 use crate::session::connection::Connection;
-use crate::session::device::{Linked, Links, connect, of_verbs};
 use crate::session::endpoint::Yielding;
-use crate::session::table_session::TableSession;
+use crate::session::medium::{Linked, Links, Medium, connect};
+use crate::session::opened::{AnyMedium, Opened};
+use crate::session::tcp::Tcp;
+#[cfg(feature = "verbs")]
+use crate::session::verbs::Card;
 use crate::session::wire::{self, SessionSecret};
 use crate::{Error, Result};
 
 /// The network of a client whose nodes are on other hosts, except for its home node.
-pub(crate) struct Verbs;
+pub(crate) struct Remote<M>(PhantomData<M>);
 
 /// The endpoint of a client.
-type ClientEndpoint = Linked<Connector>;
+type ClientEndpoint<M> = Linked<M, Connector<M>>;
 
 /// Makes the connections of one client's endpoint.
-pub(crate) struct Connector {
+pub(crate) struct Connector<M> {
+    medium: M,
     attachment: Arc<Attachment>,
     memory: Arc<ClusterMemory>,
     /// The request to every node, without node, memory and offer.
     ask: wire::Connect,
-    /// The kinds of connections to each node.
-    transports: &'static [Transport],
+    /// For each kind of connection to a node, whether its WRITEs may get lost.
+    kinds: &'static [bool],
     timeout: Duration,
     /// By node.
     links: RefCell<Vec<Link>>,
@@ -78,92 +80,87 @@ pub(crate) struct Attempts {
     since: Option<Instant>,
 }
 
-impl Net for Verbs {
-    type Direct = ClientEndpoint;
-    type Waiting = Yielding<ClientEndpoint, Option<Datagrams>>;
+impl<M: Medium> Net for Remote<M> {
+    type Direct = ClientEndpoint<M>;
+    type Waiting = Yielding<ClientEndpoint<M>, Option<M::Messages>>;
 
-    fn direct(waiting: &Self::Waiting) -> &ClientEndpoint {
+    fn direct(waiting: &Self::Waiting) -> &ClientEndpoint<M> {
         waiting.endpoint()
     }
 }
 
-impl Network for Verbs {
+impl<M: Opened> Network for Remote<M> {
     const RESEND_US: u64 = RESEND_NETWORK_US;
     const BREAKS: bool = true;
     type Attempts = Attempts;
 
     fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>> {
-        let Nodes::Attached(attachment) = params.nodes else {
-            unreachable!("nodes inside this process are not remote");
-        };
-        let OpenParams { memory, table, table_session, options, .. } = params;
-        let (endpoint, links) = Connector::open(
-            attachment.clone(),
-            memory.clone(),
-            table.number,
-            table_session,
-            options,
-        )?;
-        let home = memory.nodes[attachment.home()].as_ref();
-        let region_bytes = home.map_or(0, |it| it.header.region_bytes);
-        Ok(VerbsConnect { endpoint: Linked::new(endpoint, links), attachment, region_bytes })
+        let attachment = attachment_of(&params);
+        let medium = M::of(attachment.medium()?).expect("it is the one that was opened");
+        let (endpoint, links) = Connector::open(medium, attachment.clone(), params)?;
+        Ok(RemoteConnect { endpoint: Linked::new(endpoint, links) })
     }
 
-    fn begin(endpoint: &ClientEndpoint) -> Attempts {
+    fn begin(endpoint: &ClientEndpoint<M>) -> Attempts {
         endpoint.links().begin(endpoint.endpoint())
     }
 
     async fn goes_on(
-        endpoint: &ClientEndpoint,
+        endpoint: &ClientEndpoint<M>,
         attempts: &mut Attempts,
         error: Option<&EngineError>,
     ) -> bool {
         endpoint.links().goes_on(endpoint.endpoint(), attempts, error).await
     }
 
-    fn explain(endpoint: &ClientEndpoint, error: FabricError) -> Option<Error> {
+    fn explain(endpoint: &ClientEndpoint<M>, error: FabricError) -> Option<Error> {
         endpoint.links().explain(error)
     }
 }
 
 /// The endpoint of a client, connected.
-struct VerbsConnect<'a> {
-    endpoint: ClientEndpoint,
-    attachment: &'a Attachment,
-    region_bytes: u64,
+struct RemoteConnect<M: Medium> {
+    endpoint: ClientEndpoint<M>,
 }
 
-impl Connect<Verbs> for VerbsConnect<'_> {
+impl<M: Medium> Connect<Remote<M>> for RemoteConnect<M> {
     type Error = Error;
 
-    fn direct(self) -> Result<ClientEndpoint> {
+    fn direct(self) -> Result<ClientEndpoint<M>> {
         Ok(self.endpoint)
     }
 
-    fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Verbs as Net>::Waiting> {
-        // Replies go to the address from which the request came, so no mailbox in memory is needed.
-        let open = |_| {
-            let datagrams = Datagrams::new(&self.attachment.device()?);
-            datagrams.map_err(|error| of_verbs(error, self.region_bytes))
-        };
+    fn waiting(self, mailbox: Option<RemoteAddr>) -> Result<<Remote<M> as Net>::Waiting> {
+        let open = |_| self.endpoint.links().medium.messages(self.endpoint.endpoint());
         let messages = mailbox.map(open).transpose()?;
         Ok(Yielding::new(self.endpoint, messages))
     }
 }
 
-/// Opens a table over verbs.
+/// Opens a table over a fabric between machines.
 ///
 /// # Errors
 /// As [`Connector::open`], and [`Error::SessionsExhausted`].
 pub(crate) fn open_table(params: OpenParams<'_>) -> Result<Box<dyn Operations>> {
-    Ok(Box::new(TableClient::<Verbs>::open(params)?))
+    Ok(match attachment_of(&params).medium()? {
+        AnyMedium::Tcp(_) => Box::new(TableClient::<Remote<Tcp>>::open(params)?),
+        #[cfg(feature = "verbs")]
+        AnyMedium::Verbs(_) => Box::new(TableClient::<Remote<Card>>::open(params)?),
+    })
 }
 
-impl Links for Connector {
+fn attachment_of<'a>(params: &OpenParams<'a>) -> &'a Arc<Attachment> {
+    let Nodes::Attached(attachment) = params.nodes else {
+        unreachable!("nodes inside this process are not remote");
+    };
+    attachment
+}
+
+impl<M: Medium> Links<M> for Connector<M> {
     /// A process of the home node that has started meanwhile does not know the session's secret
     /// until it is told. No connection shows this, because the client writes its home memory by
     /// stores.
-    fn wait(&self, endpoint: &VerbsEndpoint) {
+    fn wait(&self, endpoint: &M::Endpoint) {
         self.mend(endpoint);
         let is_another = self.let_in.borrow().as_ref().is_some_and(|known| !known.is_open());
         if is_another {
@@ -173,42 +170,47 @@ impl Links for Connector {
     }
 }
 
-impl Connector {
-    /// Opens an endpoint for table number `table`, connected to all nodes that can be reached now.
+impl<M: Medium> Connector<M> {
+    /// Opens an endpoint for a table, connected to all nodes that can be reached now.
     ///
     /// # Errors
     /// [`Error::Device`]; [`Error::NodeUnreachable`] if the home node cannot let the client in.
     pub fn open(
+        medium: M,
         attachment: Arc<Attachment>,
-        memory: Arc<ClusterMemory>,
-        table: usize,
-        table_session: &TableSession,
-        options: &ConnectOptions,
-    ) -> Result<(VerbsEndpoint, Self)> {
-        let home = attachment.home();
-        let region = memory.nodes[home].as_ref().expect("the home node is known").region();
-        let endpoint =
-            VerbsEndpoint::new(attachment.device()?, RegionId(home as u8), region.clone())
-                .map_err(|error| of_verbs(error, region.len()))?;
+        params: OpenParams<'_>,
+    ) -> Result<(M::Endpoint, Self)> {
+        let OpenParams { memory, table, table_session, options, .. } = params;
+        let (home, memory) = (attachment.home(), memory.clone());
+        let own = memory.nodes[home].as_ref().expect("the home node is known");
+        let endpoint = medium.endpoint(own)?;
         let (session, endpoint_number) = table_session.caller();
+        let requests = own.parts(table.number).and_then(|parts| parts.requests().cloned());
+        if let (Some(requests), Some((slot, _))) = (requests, session) {
+            let (area, service) = (requests.area(), requests.area().service());
+            let at = requests.base(0).offset() + area.reply_at(slot, 0);
+            let at = RemoteAddr::new(RegionId(home as u8), at);
+            let bytes = u64::from(service.replies) * u64::from(service.reply_bytes);
+            medium.take_replies(&endpoint, at, bytes.try_into().unwrap_or(u32::MAX));
+        }
         let ask = wire::Connect {
             session,
             secret: table_session.session().secret().map(|secret| SessionSecret(secret.words())),
             endpoint: endpoint_number,
             node: 0,
             identity: 0,
-            table: table as u32,
+            table: table.number as u32,
             unreliable: false,
             offer: serde_json::Value::Null,
         };
-        let transports = match writes_unreliably(&memory.tables[table].entry) {
-            true => &[Transport::Reliable, Transport::Unreliable][..],
-            false => &[Transport::Reliable],
+        let kinds = match M::writes_unreliably(&memory, table.number) {
+            true => &[false, true][..],
+            false => &[false],
         };
         let timeout = Duration::from_micros(options.operation_timeout_us());
         let links = RefCell::new(memory.nodes.iter().map(|_| Link::default()).collect());
         let let_in = RefCell::default();
-        let made = Self { attachment, memory, ask, transports, timeout, links, let_in };
+        let made = Self { medium, attachment, memory, ask, kinds, timeout, links, let_in };
         // Without its home node a client can do nothing. Other nodes are tried again when they are
         // needed.
         made.connect(&endpoint, home)?;
@@ -221,14 +223,14 @@ impl Connector {
 
     /// Called before an operation. Makes broken connections again, so that the outcome of their
     /// verbs is settled, and memory for which other clients wait is not held back.
-    pub fn begin(&self, endpoint: &VerbsEndpoint) -> Attempts {
+    pub fn begin(&self, endpoint: &M::Endpoint) -> Attempts {
         self.mend(endpoint);
         Attempts { since: None }
     }
 
     /// Makes broken connections again.
-    pub fn mend(&self, endpoint: &VerbsEndpoint) {
-        for region in endpoint.broken() {
+    pub fn mend(&self, endpoint: &M::Endpoint) {
+        for region in M::broken(endpoint) {
             self.try_connect(endpoint, region.0 as usize);
         }
     }
@@ -237,7 +239,7 @@ impl Connector {
     /// that is there now.
     pub async fn goes_on(
         &self,
-        endpoint: &VerbsEndpoint,
+        endpoint: &M::Endpoint,
         attempts: &mut Attempts,
         error: Option<&EngineError>,
     ) -> bool {
@@ -278,12 +280,12 @@ impl Connector {
     }
 
     /// Returns whether there is no connection to a node.
-    fn lacks(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
-        !self.links.borrow()[node].made || endpoint.broken().contains(&RegionId(node as u8))
+    fn lacks(&self, endpoint: &M::Endpoint, node: usize) -> bool {
+        !self.links.borrow()[node].made || M::broken(endpoint).contains(&RegionId(node as u8))
     }
 
     /// Connects to a node, unless the last try was just now. Returns whether it is connected.
-    fn try_connect(&self, endpoint: &VerbsEndpoint, node: usize) -> bool {
+    fn try_connect(&self, endpoint: &M::Endpoint, node: usize) -> bool {
         let failed = self.links.borrow()[node].failure.as_ref().map(|failure| failure.at);
         if failed.is_some_and(|at| at.elapsed() < RECONNECT_PAUSE) {
             return false;
@@ -299,7 +301,7 @@ impl Connector {
         done
     }
 
-    fn connect(&self, endpoint: &VerbsEndpoint, node: usize) -> Result<()> {
+    fn connect(&self, endpoint: &M::Endpoint, node: usize) -> Result<()> {
         let member = self.member(node);
         let ask = wire::Connect {
             node: node as u16,
@@ -311,10 +313,11 @@ impl Connector {
         let silences = self.links.borrow()[node].silences;
         let wait = self.timeout.saturating_mul(1 << silences).min(ADMIT_TIMEOUT);
         let begun = Instant::now();
-        let broker = self.attachment.broker(wait)?;
-        let connected = self.transports.iter().try_for_each(|transport| {
+        let (broker, address) = (self.attachment.broker(wait)?, self.attachment.address(node));
+        let connected = self.kinds.iter().try_for_each(|unreliable| {
+            let ask = wire::Connect { unreliable: *unreliable, ..ask.clone() };
             let asked = |ask| broker.connect(ask, wait);
-            connect(endpoint, member, *transport, ask.clone(), asked)
+            connect(&self.medium, endpoint, (member, &address), ask, wait, asked)
         });
         let is_silence = connected.is_err() && begun.elapsed() >= wait;
         self.links.borrow_mut()[node].silences =
@@ -363,10 +366,4 @@ impl Attachment {
         }
         Ok(state.home(self.home()).clone())
     }
-}
-
-/// Returns whether requests to the table's workers are WRITEs that may get lost.
-fn writes_unreliably(table: &TableEntry) -> bool {
-    let may = EngineId::of(table).is_some_and(|engine| engine.needs().unreliable_writes);
-    may && table.params.service.request_bytes > 0
 }

@@ -1,0 +1,212 @@
+//! The fabric of a node without an RDMA device: an agent, to which clients connect over TCP.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use loch_engines::epoch::Session;
+use loch_engines::requests::{Sessions, WorkerId};
+use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
+use loch_fabric::shm::Bell;
+use loch_fabric::tcp::{Agent, AgentEndpoint, Client, Replies, TcpMailbox};
+use loch_fabric::{RegionId, RemoteAddr};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{NodeFabric, RemoteAccess};
+use crate::layout::memory::{ClusterMemory, Member};
+use crate::limits::HANDSHAKES_MAX;
+use crate::node::control::registry::{Acceptor, Admission, Visit};
+use crate::node::control::{ControlPlane, ControlPort};
+use crate::node::control_client::ControlClient;
+use crate::node::workers::transport::NodeTransport;
+use crate::session::endpoint::{WhileWaiting, Yielding};
+use crate::session::tcp::{Tcp, TcpOffer};
+use crate::{Error, Result};
+
+/// Listens where the agent and the control plane of a node are reached.
+///
+/// # Errors
+/// [`Error::Config`] without an address, [`Error::Os`].
+pub(super) fn listen(address: Option<&str>) -> Result<TcpListener> {
+    let Some(address) = address else {
+        let problem = "fabric \"tcp\" is for nodes that others reach: give the address of this one, \
+                       or choose fabric \"shm\"";
+        return Err(Error::config("listen", problem));
+    };
+    TcpListener::bind(address).map_err(Error::os("listen at", address.as_ref()))
+}
+
+/// The fabric of a node that is reached over TCP.
+pub(super) struct TcpFabric {
+    tcp: Tcp,
+    agent: Arc<Agent>,
+    own: Member,
+    /// Of the other nodes' links, which the agent passes on; for the control plane.
+    control_port: Mutex<Option<ControlPort>>,
+}
+
+impl TcpFabric {
+    /// Starts the agent.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn new(tcp: Tcp, own: &Member, listener: TcpListener) -> Result<Self> {
+        let (closer, streams) = sync_channel(HANDSHAKES_MAX);
+        let links: SyncSender<Option<TcpStream>> = closer.clone();
+        let pass_on = move |stream| match links.try_send(Some(stream)) {
+            Ok(()) | Err(TrySendError::Disconnected(_)) => (),
+            // Nodes try again, and strangers do not matter.
+            Err(TrySendError::Full(_)) => tracing::debug!("too many connections at a time"),
+        };
+        let agent = Agent::start(own.region().clone(), listener, 1, Some(Box::new(pass_on)))
+            .map_err(|error| Error::Device { problem: error.to_string() })?;
+        tracing::info!(address = %agent.address(), "the region is lent over TCP");
+        let control_port = Mutex::new(Some(ControlPort::Passed { streams, closer }));
+        Ok(Self { tcp, agent: Arc::new(agent), own: own.clone(), control_port })
+    }
+}
+
+impl NodeFabric for TcpFabric {
+    type ClusterAccess = RemoteAccess<Tcp>;
+    type Transport = TcpTransport;
+
+    fn acceptor(&self) -> Arc<dyn Acceptor> {
+        Arc::new(LentRegion { agent: self.agent.clone(), own: self.own.clone() })
+    }
+
+    fn control_port(&self, _: String) -> ControlPort {
+        let mut port = self.control_port.lock().expect("nothing panics while it is held");
+        port.take().expect("a node has one control plane")
+    }
+
+    fn cluster(&self, plane: Arc<ControlPlane>) -> RemoteAccess<Tcp> {
+        RemoteAccess { plane, medium: self.tcp.clone(), own: self.own.clone() }
+    }
+
+    fn transport(&self, plane: Arc<ControlPlane>) -> TcpTransport {
+        TcpTransport { plane, agent: self.agent.clone(), own: self.own.clone() }
+    }
+}
+
+/// The node's memory, as its agent lends it.
+struct LentRegion {
+    agent: Arc<Agent>,
+    own: Member,
+}
+
+impl LentRegion {
+    /// The reply slots of a client that says where they begin. It can only say so of memory of its
+    /// own node.
+    fn replies(&self, visit: &Visit<'_>, offset: u64) -> Option<Replies> {
+        let parts = self.own.parts(visit.table)?;
+        let service = parts.requests()?.area().service();
+        let len = u64::from(service.replies) * u64::from(service.reply_bytes);
+        let at = RemoteAddr::new(RegionId(visit.home as u8), offset);
+        let len = len.try_into().unwrap_or(u32::MAX);
+        (len > 0).then_some(Replies { at, len })
+    }
+
+    /// The bells of the workers of a table.
+    fn bells(&self, table: usize) -> Vec<Bell> {
+        let Some(parts) = self.own.parts(table) else { return Vec::new() };
+        let Some(requests) = parts.requests() else { return Vec::new() };
+        let workers = 0..requests.area().service().workers;
+        workers.map(|worker| bell(&self.own, table, worker)).collect()
+    }
+}
+
+/// The bell at which a worker sleeps.
+fn bell(own: &Member, table: usize, worker: u16) -> Bell {
+    let parts = own.parts(table).expect("it is one of its own");
+    let requests = parts.requests().expect("workers serve it");
+    let at = requests.bell_addr(WorkerId { node: 0, worker });
+    Bell::new(own.region().clone(), at).expect("a worker's line is in its node's region")
+}
+
+impl Acceptor for LentRegion {
+    fn accept(&self, visit: &Visit<'_>) -> Result<(Admission, Value), String> {
+        let offer = TcpOffer::deserialize(visit.offer).map_err(|e| e.to_string())?;
+        let client = Client {
+            grants: visit.grants,
+            replies: offer.replies.and_then(|offset| self.replies(visit, offset)),
+            bells: self.bells(visit.table),
+        };
+        let (accepted, answer) = self.agent.accept(client).map_err(|e| e.to_string())?;
+        let answer = serde_json::to_value(&answer).map_err(|e| e.to_string())?;
+        Ok((Box::new(accepted), answer))
+    }
+}
+
+/// The workers' way to their clients: the connections that these have made.
+#[derive(Clone)]
+pub(super) struct TcpTransport {
+    plane: Arc<ControlPlane>,
+    agent: Arc<Agent>,
+    own: Member,
+}
+
+impl TcpTransport {
+    fn home(&self) -> RegionId {
+        RegionId(self.own.header.node as u8)
+    }
+}
+
+impl WhileWaiting for AgentEndpoint {
+    fn tend(&self) {
+        std::thread::yield_now();
+    }
+}
+
+impl WorkerTransport for TcpTransport {
+    type Memory = Arc<ClusterMemory>;
+    type Endpoint = AgentEndpoint;
+    type ReplyLinks = ();
+    type Mail = Yielding<AgentEndpoint, TcpMailbox>;
+
+    fn endpoint(
+        &self,
+        _: &Arc<ClusterMemory>,
+        _: &WorkerSite,
+        _: &Session,
+    ) -> Result<(AgentEndpoint, ()), WorkerError> {
+        Ok((self.agent.endpoint(self.home()), ()))
+    }
+
+    /// The replies of the turn before leave.
+    fn tend(&self, endpoint: &AgentEndpoint, (): &mut ()) {
+        endpoint.flush();
+    }
+
+    fn mail(
+        &self,
+        _: &Arc<ClusterMemory>,
+        site: &WorkerSite,
+        _: RemoteAddr,
+    ) -> Result<Self::Mail, WorkerError> {
+        let bell = bell(&self.own, site.table, site.id.worker);
+        let mailbox = self.agent.mailbox(self.home(), Some(bell));
+        Ok(Yielding::new(self.agent.endpoint(self.home()), mailbox))
+    }
+
+    fn tend_mail(&self, _: &Self::Mail) {}
+
+    /// Replies go on the connection on which the request came.
+    fn attach(&self, _: &Self::Mail, _: &Arc<ClusterMemory>) -> Result<(), WorkerError> {
+        Ok(())
+    }
+
+    fn sessions(&self, site: &WorkerSite) -> Sessions {
+        let (plane, table) = (self.plane.clone(), site.table);
+        Box::new(move |node, slot| plane.holder(table, node, slot))
+    }
+}
+
+impl NodeTransport for TcpTransport {
+    /// Clients of this host ring, and for those of other hosts the agent does.
+    const IS_RUNG: bool = true;
+
+    fn session_ended(&self) {
+        self.plane.sessions_ended();
+    }
+}
