@@ -18,7 +18,7 @@ use crate::spec::{
     Dist, KEY_SIZE_MAX, KEY_SIZE_MIN, LANES_MAX, PROCESSES_MAX, RECORDS_MAX, Spec, Stop,
     VALUE_SIZE_MAX,
 };
-use crate::system::{Capabilities, Engine, Fabric, Hardware, Peer, engine_choice};
+use crate::system::{Capabilities, Engine, Fabric, Hardware, Peer, PeerTransport, engine_choice};
 
 /// Default length of the measurement, in seconds: on the simulator of virtual time, which takes
 /// about a second of real time for ten clients.
@@ -46,6 +46,10 @@ pub struct BenchArgs {
     /// hashbrown
     #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]
     pub peer: Vec<Peer>,
+    /// How clients reach memcached and Redis: over a unix socket, or over TCP [default: unix, and
+    /// tcp with --fabric tcp]
+    #[arg(long, value_enum, value_name = "TRANSPORT", hide_short_help = true)]
+    pub peer_transport: Option<PeerTransport>,
     /// The workload
     #[command(flatten)]
     pub workload: WorkloadArgs,
@@ -144,7 +148,13 @@ impl BenchArgs {
         let engines = engines(&self.engine)?;
         let capabilities: Vec<_> = engines.iter().map(|engine| engine.capabilities()).collect();
         let workload = self.workload.spec(&capabilities)?;
-        let spec = Spec { engines, peers: self.peer, attach: self.attach.chosen(), ..workload };
+        let usual = match workload.fabric {
+            Fabric::Tcp => PeerTransport::Tcp,
+            _ => PeerTransport::Unix,
+        };
+        let peer_transport = self.peer_transport.unwrap_or(usual);
+        let attach = self.attach.chosen();
+        let spec = Spec { engines, peers: self.peer, peer_transport, attach, ..workload };
         if !spec.peers.is_empty() && spec.fabric == Fabric::Sim {
             return Err(BenchError::usage(
                 "--peer is measured in real time and --fabric sim in virtual time, which cannot be \
@@ -181,6 +191,7 @@ impl WorkloadArgs {
         let spec = Spec {
             engines: Vec::new(),
             peers: Vec::new(),
+            peer_transport: PeerTransport::Unix,
             fabric: self.fabric,
             hardware: self.profile.unwrap_or(Hardware::ConnectX3At56),
             nodes: self.nodes.unwrap_or(1),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::{Attach, Connections, ReadMode, ServerOptions, TableOptions};
 use crate::rate::Rate;
-use crate::system::{Engine, Fabric, Hardware, Peer};
+use crate::system::{Engine, Fabric, Hardware, Peer, PeerTransport};
 
 /// Keys carry a unique 8-byte identity, so they cannot be shorter.
 pub const KEY_SIZE_MIN: usize = 8;
@@ -55,6 +55,8 @@ pub struct Spec {
     pub engines: Vec<Engine>,
     /// Peers, in the order given.
     pub peers: Vec<Peer>,
+    /// How clients reach those peers that are servers.
+    pub peer_transport: PeerTransport,
     /// The fabric that carries the verbs.
     pub fabric: Fabric,
     /// The simulated hardware; used with [`Fabric::Sim`] alone.

@@ -43,6 +43,16 @@ pub enum Fabric {
     Sim,
 }
 
+/// How clients reach peers that are servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerTransport {
+    /// A unix socket.
+    Unix,
+    /// TCP on the loopback.
+    Tcp,
+}
+
 /// The hardware that `--fabric sim` simulates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -59,9 +69,9 @@ pub enum Hardware {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
-    /// memcached over a unix socket.
+    /// memcached.
     Memcached,
-    /// Redis over a unix socket.
+    /// Redis.
     Redis,
     /// LMDB, embedded in each client.
     Lmdb,

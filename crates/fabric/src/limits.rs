@@ -183,9 +183,6 @@ pub(crate) const TCP_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Requests over TCP that wait to be sent, beyond which a WRITE that nobody waits for does.
 pub(crate) const TCP_UNSENT_BYTES_MAX: u64 = 1 << 20;
 
-/// How long a thread that waits for a network looks again and again before it yields its core.
-pub(crate) const NETWORK_SPIN: Duration = Duration::from_micros(50);
-
 /// Bytes of messages that wait in a mailbox over TCP, beyond which those who send to it wait.
 pub(crate) const TCP_MAILBOX_BYTES_MAX: usize = 4 << 20;
 
@@ -202,3 +199,6 @@ pub(crate) const TCP_ARRIVED_BYTES_MAX: usize = 4 << 20;
 /// Requests without answers in a row, after which one with an answer follows: it says that they are
 /// over.
 pub(crate) const TCP_UNANSWERED_MAX: u32 = 64;
+
+/// How long requests wait for others that leave with them.
+pub(crate) const TCP_COMPANY_WAIT: Duration = Duration::from_micros(8);

@@ -5,21 +5,28 @@
 //! takes what has arrived ([`after_round`]). If no lane had anything else to do and nothing came,
 //! the thread spins for a moment, then yields, and then sleeps until a socket is ready.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Instant;
 
 use rustix::event::{PollFd, Timespec};
 
-use crate::limits::{LANES_SLEEP_MAX, NETWORK_SPIN, WAIT_AWAKE};
+use crate::limits::LANES_SLEEP_MAX;
+use crate::shm::Idle;
 
 /// A network, as the thread that waits for it sees it.
 pub(crate) trait Network: Send {
-    /// Sends what is queued, and takes what has arrived. Returns whether anything has.
-    fn progress(&mut self) -> bool;
+    /// Takes what has arrived, and sends what is queued or will send it soon. Returns whether
+    /// anything has arrived. `listens`: a lane waits for what comes unasked.
+    fn progress(&mut self, listens: bool) -> bool;
 
     /// Whether nothing is under way.
     fn is_idle(&self) -> bool;
+
+    /// Whether something is queued that will be sent soon: the thread must not rest.
+    fn holds_back(&self) -> bool;
+
+    /// Sends all that is queued, as far as that is possible now.
+    fn send_all(&mut self);
 
     /// Adds each socket on which something will arrive, or that is to take something.
     fn sockets<'a>(&'a self, watched: &mut Vec<PollFd<'a>>);
@@ -34,8 +41,7 @@ struct Known {
 
 thread_local! {
     static NETWORKS: RefCell<Vec<Known>> = const { RefCell::new(Vec::new()) };
-    /// Since when nothing has come.
-    static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static IDLE: RefCell<Idle> = RefCell::default();
 }
 
 /// Called when a verb was queued: the network has a part in the next rounds, until it is idle. One
@@ -55,14 +61,15 @@ pub(crate) fn waits(network: Weak<Mutex<dyn Network>>, listens: bool) {
 /// do.
 pub(crate) fn after_round(is_idle: bool) {
     let _ = NETWORKS.try_with(|networks| {
-        let mut has_come = false;
+        let (mut has_come, mut holds_back) = (false, false);
         let mut live: Vec<Arc<Mutex<dyn Network>>> = Vec::new();
         networks.borrow_mut().retain_mut(|known| {
             let Some(network) = known.network.upgrade() else { return false };
             let listens = std::mem::take(&mut known.listens);
             let is_over = {
                 let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
-                has_come |= network.progress();
+                has_come |= network.progress(listens);
+                holds_back |= network.holds_back();
                 network.is_idle() && !listens
             };
             if !is_over {
@@ -70,17 +77,28 @@ pub(crate) fn after_round(is_idle: bool) {
             }
             !is_over
         });
-        if has_come || !is_idle || live.is_empty() {
-            return SINCE.set(None);
-        }
-        let now = Instant::now();
-        let since = SINCE.get().unwrap_or(now);
-        SINCE.set(Some(since));
-        match now - since {
-            idle if idle < NETWORK_SPIN => std::hint::spin_loop(),
-            idle if idle < WAIT_AWAKE => std::thread::yield_now(),
-            _ => sleep(&live),
-        }
+        let waits = !has_come && !holds_back && is_idle && !live.is_empty();
+        let _ = IDLE.try_with(|idle| {
+            let mut idle = idle.borrow_mut();
+            if !waits {
+                idle.end();
+            } else if idle.go_on() {
+                sleep(&live);
+                idle.end();
+            }
+        });
+    });
+}
+
+/// Called when the lanes have ended: what nobody waits for leaves now.
+pub(crate) fn after_lanes() {
+    let _ = NETWORKS.try_with(|networks| {
+        networks.borrow_mut().retain(|known| {
+            let Some(network) = known.network.upgrade() else { return false };
+            let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
+            network.send_all();
+            !network.is_idle()
+        });
     });
 }
 

@@ -1,4 +1,4 @@
-//! memcached, with its meta protocol over a unix socket.
+//! memcached, with its meta protocol.
 //!
 //! `mg` and `ms` are its leanest commands: a reply does not repeat the key.
 
@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::pipeline::Pipeline;
 use super::protocol::{Parsed, Protocol, Reply, decimal, line, value};
-use super::server::{Server, ServerSetup, cores};
+use super::server::{Place, Server, ServerSetup, cores};
 use super::{Endpoint, Result, check_key_size};
 use crate::spec::Spec;
 
@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server> {
     check_key_size(NAME, spec, KEY_SIZE_MAX)?;
     let setup = ServerSetup { name: NAME, program: "memcached", package: "memcached" };
-    setup.start(interrupted, |_, socket| arguments(spec, &socket.to_string_lossy()))
+    setup.start(spec.peer_transport, interrupted, |_, place| arguments(spec, place))
 }
 
 /// Connects one client.
@@ -32,7 +32,7 @@ pub fn connect(spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Memcached>> 
     Pipeline::connect(Memcached::new(spec.value_size), &endpoint.paths[0], spec.lanes)
 }
 
-fn arguments(spec: &Spec, socket: &str) -> Vec<String> {
+fn arguments(spec: &Spec, place: &Place) -> Vec<String> {
     let item = (spec.key_size + spec.value_size) as u64 + ITEM_OVERHEAD_BYTES;
     let item_mib = (item + item / 4).div_ceil(MIB).max(1);
     let data_mib = (spec.records as f64 * item as f64 * ROOM / MIB as f64) as u64;
@@ -40,9 +40,13 @@ fn arguments(spec: &Spec, socket: &str) -> Vec<String> {
     let memory_mib = data_mib + 4 * item_mib + 128;
     // Sized before loading: growing the hash table goes on in the background.
     let hashpower = (spec.records.next_power_of_two().trailing_zeros()).clamp(16, 32);
+    let place = match place {
+        Place::Unix(socket) => {
+            [("-s", socket.to_string_lossy().into_owned()), ("-a", "0700".into())]
+        }
+        Place::Tcp(at) => [("-l", at.ip().to_string()), ("-p", at.port().to_string())],
+    };
     let options = [
-        ("-s", socket.to_string()),
-        ("-a", "0700".into()),
         ("-m", memory_mib.to_string()),
         ("-I", format!("{item_mib}m")),
         ("-t", cores().to_string()),
@@ -53,7 +57,8 @@ fn arguments(spec: &Spec, socket: &str) -> Vec<String> {
         // Needed only if root starts memcached, which otherwise refuses to run.
         ("-u", "root".into()),
     ];
-    options.into_iter().flat_map(|(option, value)| [option.to_string(), value]).collect()
+    let options = place.into_iter().chain(options);
+    options.flat_map(|(option, value)| [option.to_string(), value]).collect()
 }
 
 /// The meta protocol.
@@ -142,7 +147,8 @@ mod tests {
 
     #[test]
     fn memory_is_sized_so_that_nothing_is_evicted() {
-        let large = arguments(&spec("--records 100 --value-size 64MiB").unwrap(), "s");
+        let large =
+            arguments(&spec("--records 100 --value-size 64MiB").unwrap(), &Place::Unix("s".into()));
         let of = |option| -> String {
             large[large.iter().position(|argument| argument == option).unwrap() + 1].clone()
         };

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::protocol::{Parsed, Protocol, Reply};
-use super::{Result, Target};
+use super::{Result, Target, server};
 use crate::error::TargetError;
 use crate::measure::{Kind, Op, Outcome, Run};
 use crate::workload::Workload;
@@ -47,7 +47,7 @@ trait Feed {
 /// A connection to a peer.
 pub struct Pipeline<P> {
     protocol: P,
-    socket: UnixStream,
+    socket: OwnedFd,
     depth: usize,
     /// Tries to receive before sleeping.
     spins: u32,
@@ -68,11 +68,11 @@ pub struct Pipeline<P> {
 impl<P: Protocol> Pipeline<P> {
     /// Connects with a window of `depth` requests.
     pub fn connect(protocol: P, socket: &Path, depth: usize) -> Result<Self> {
-        let socket = UnixStream::connect(socket).map_err(|e| lost::<P>("connect", e))?;
+        let socket = server::connect(socket).map_err(|e| lost::<P>("connect", e))?;
         Ok(Self::over(protocol, socket, depth))
     }
 
-    fn over(protocol: P, socket: UnixStream, depth: usize) -> Self {
+    fn over(protocol: P, socket: OwnedFd, depth: usize) -> Self {
         Pipeline {
             protocol,
             socket,

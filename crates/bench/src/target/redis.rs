@@ -1,10 +1,10 @@
-//! Redis, with RESP over a unix socket, without persistence.
+//! Redis, with RESP, without persistence.
 
 use std::sync::atomic::AtomicBool;
 
 use super::pipeline::Pipeline;
 use super::protocol::{Parsed, Protocol, Reply, decimal, line, value};
-use super::server::{Server, ServerSetup};
+use super::server::{Place, Server, ServerSetup};
 use super::{Endpoint, Result};
 use crate::spec::Spec;
 
@@ -13,21 +13,32 @@ const NAME: &str = "redis";
 /// Starts a private Redis that keeps everything in memory and writes nothing.
 pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server> {
     let setup = ServerSetup { name: NAME, program: "redis-server", package: "redis-server" };
-    setup.start(interrupted, |dir, socket| {
-        let (dir, socket) = (dir.to_string_lossy(), socket.to_string_lossy());
+    setup.start(spec.peer_transport, interrupted, |dir, place| {
+        let dir = dir.to_string_lossy();
+        let place = match place {
+            Place::Unix(socket) => [
+                ("--port", "0".into()),
+                ("--unixsocket", socket.to_string_lossy().into_owned()),
+                ("--unixsocketperm", "700".into()),
+            ],
+            Place::Tcp(at) => [
+                ("--port", at.port().to_string()),
+                ("--bind", at.ip().to_string()),
+                ("--protected-mode", "yes".into()),
+            ],
+        };
         let clients = (spec.clients + 64).to_string();
         let options = [
-            ("--port", "0"),
-            ("--unixsocket", &socket),
-            ("--unixsocketperm", "700"),
-            ("--dir", &dir),
+            ("--dir", &*dir),
             ("--save", ""),
             ("--appendonly", "no"),
             ("--daemonize", "no"),
             ("--maxmemory", "0"),
             ("--maxclients", &clients),
         ];
-        options.into_iter().flat_map(|(option, value)| [option.into(), value.into()]).collect()
+        let options = options.map(|(option, value)| (option, value.into()));
+        let options = place.into_iter().chain(options);
+        options.flat_map(|(option, value)| [option.into(), value]).collect()
     })
 }
 

@@ -1,9 +1,11 @@
 //! Servers of the socket peers: a private process in a private directory.
 //!
-//! A server is found on the `PATH`, listens on nothing but a unix socket that
-//! only this user can reach, dies with the bench, and leaves nothing behind.
+//! A server is found on the `PATH`, listens on nothing but a unix socket that only this user can
+//! reach, or a port of the loopback, dies with the bench, and leaves nothing behind.
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,6 +19,7 @@ use super::starting::Starting;
 use super::{DIR_PREFIX, Endpoint, Result, Service};
 use crate::error::TargetError;
 use crate::process::{Owned, cpu_seconds, tied_command};
+use crate::system::PeerTransport;
 use crate::tuning::{Cores, Tuning};
 
 /// How long a server may take until its socket answers.
@@ -34,33 +37,73 @@ pub struct ServerSetup {
     pub package: &'static str,
 }
 
+/// Where a server listens.
+pub enum Place {
+    /// At a unix socket.
+    Unix(PathBuf),
+    /// At a port of the loopback.
+    Tcp(SocketAddr),
+}
+
+impl Place {
+    /// A place at which nothing listens, below `dir`. Another process may take the port before its
+    /// server does, which then says so.
+    fn free(transport: PeerTransport, dir: &Path) -> std::io::Result<Self> {
+        Ok(match transport {
+            PeerTransport::Unix => Self::Unix(dir.join("socket")),
+            PeerTransport::Tcp => {
+                Self::Tcp(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+            }
+        })
+    }
+
+    /// The place, as it is passed to clients.
+    fn name(&self) -> PathBuf {
+        match self {
+            Self::Unix(path) => path.clone(),
+            Self::Tcp(address) => address.to_string().into(),
+        }
+    }
+}
+
+/// Connects to a server by the name of its place.
+pub fn connect(name: &Path) -> std::io::Result<OwnedFd> {
+    if name.is_absolute() {
+        return UnixStream::connect(name).map(OwnedFd::from);
+    }
+    let stream = TcpStream::connect(&*name.to_string_lossy())?;
+    stream.set_nodelay(true)?;
+    Ok(stream.into())
+}
+
 /// A running server. Fields are dropped in order: the process before its files.
 #[derive(Debug)]
 pub struct Server {
     process: Owned,
-    socket: PathBuf,
+    place: PathBuf,
     _dir: TempDir,
 }
 
 impl ServerSetup {
-    /// Starts the server with the arguments that `arguments` makes from its
-    /// directory and socket, and waits until it answers.
+    /// Starts the server with the arguments that `arguments` makes from its directory and place,
+    /// and waits until it answers.
     pub fn start(
         &self,
+        transport: PeerTransport,
         interrupted: &AtomicBool,
-        arguments: impl FnOnce(&Path, &Path) -> Vec<String>,
+        arguments: impl FnOnce(&Path, &Place) -> Vec<String>,
     ) -> Result<Server> {
         let program = find_program(self.program)
             .ok_or(TargetError::NotInstalled { peer: self.name, package: self.package })?;
         let failed = |error: std::io::Error| self.not_started(error.to_string());
         let dir = private_dir().map_err(failed)?;
-        let socket = dir.path().join("socket");
+        let at = Place::free(transport, dir.path()).map_err(failed)?;
         let log = dir.path().join("log");
         let output = fs::File::create(&log).map_err(failed)?;
         let process = tied_command(&program)
             .and_then(|mut command| {
                 command
-                    .args(arguments(dir.path(), &socket))
+                    .args(arguments(dir.path(), &at))
                     .current_dir(dir.path())
                     .stdin(Stdio::null())
                     .stdout(output.try_clone()?)
@@ -68,10 +111,11 @@ impl ServerSetup {
                     .spawn()
             })
             .map_err(failed)?;
-        let mut server = Server { process: Owned::new(process), socket: socket.clone(), _dir: dir };
+        let place = at.name();
+        let mut server = Server { process: Owned::new(process), place: place.clone(), _dir: dir };
         let starting = Starting {
             server: self.name,
-            answers: &|| UnixStream::connect(&socket).is_ok(),
+            answers: &|| connect(&place).is_ok(),
             log: &log,
             limit: START_LIMIT,
         };
@@ -86,7 +130,7 @@ impl ServerSetup {
 
 impl Service for Server {
     fn endpoint(&self) -> Endpoint {
-        Endpoint { paths: vec![self.socket.clone()] }
+        Endpoint { paths: vec![self.place.clone()] }
     }
 
     fn cpu_seconds(&self) -> Option<f64> {
@@ -140,7 +184,9 @@ mod tests {
     fn a_missing_peer_names_its_package_and_is_skipped() {
         let setup =
             ServerSetup { name: "toy", program: "no-such-program-of-loch", package: "toy-server" };
-        let error = setup.start(&AtomicBool::new(false), |_, _| Vec::new()).unwrap_err();
+        let error = setup
+            .start(PeerTransport::Unix, &AtomicBool::new(false), |_, _| Vec::new())
+            .unwrap_err();
         assert!(error.is_skip());
         assert!(error.to_string().contains("toy-server"), "{error}");
     }

@@ -147,7 +147,7 @@ impl<C: Carrier> Away<C> {
             carrier.ring();
             return Poll::Pending;
         }
-        carrier.progress();
+        carrier.progress(false);
         if let Some(outcome) = carrier.ops().outcome(op) {
             return Poll::Ready(outcome);
         }
@@ -582,7 +582,7 @@ impl<C: Carrier> Fabric for Away<C> {
         loop {
             let is_idle = {
                 let mut carrier = self.carrier();
-                carrier.progress();
+                carrier.progress(false);
                 carrier.is_idle()
             };
             let now = self.now_us();

@@ -13,15 +13,21 @@ use crate::limits::{NAP, WAIT_AWAKE, WAIT_SPIN, YIELD_LONG, YIELD_SHORT, YIELD_T
 
 use super::Bell;
 
+/// How long one thread has found nothing to do.
+#[derive(Debug, Default)]
+pub struct Idle {
+    /// Since when there is nothing to do.
+    since: Option<Instant>,
+    demand: Demand,
+}
+
 /// The back-off of one thread.
 #[derive(Debug, Default)]
 pub struct Backoff {
-    /// Since when there is nothing to do.
-    since: Option<Instant>,
+    idle: Idle,
     is_armed: bool,
     /// Whether the thread has slept since it armed its bell, and nobody rang.
     has_napped: bool,
-    demand: Demand,
 }
 
 /// What the thread's last yield has shown of its core.
@@ -42,20 +48,43 @@ enum Demand {
 enum Pause {
     Spin,
     Yield,
-    /// The last look before the sleep.
-    Arm,
+    /// It is time to sleep.
+    Sleep,
+}
+
+impl Idle {
+    /// There was something to do.
+    #[inline]
+    pub fn end(&mut self) {
+        self.since = None;
+    }
+
+    /// There was nothing to do. Lets a little time pass, or returns that it is time to sleep.
+    pub fn go_on(&mut self) -> bool {
+        let now = Instant::now();
+        match pause(now - *self.since.get_or_insert(now), self.demand, now) {
+            Pause::Spin => spin_loop(),
+            Pause::Yield => {
+                yield_now();
+                let back = Instant::now();
+                self.demand = demand(back - now, back);
+            }
+            Pause::Sleep => return true,
+        }
+        false
+    }
 }
 
 impl Backoff {
     /// Whether other threads need the core, as the last yield has shown.
     pub fn is_core_wanted(&self) -> bool {
-        self.demand != Demand::None
+        self.idle.demand != Demand::None
     }
 
     /// There was something to do.
     #[inline]
     pub fn end(&mut self, bell: &Bell) {
-        self.since = None;
+        self.idle.end();
         if self.is_armed {
             (self.is_armed, self.has_napped) = (false, false);
             bell.disarm();
@@ -71,21 +100,13 @@ impl Backoff {
             // If nobody rang, the bell stays armed.
             self.is_armed = !bell.sleep(at_most);
             self.has_napped = self.is_armed;
-            self.since = None;
+            self.idle.end();
             return self.is_armed;
         }
-        let now = Instant::now();
-        match pause(now - *self.since.get_or_insert(now), self.demand, now) {
-            Pause::Spin => spin_loop(),
-            Pause::Yield => {
-                yield_now();
-                let back = Instant::now();
-                self.demand = demand(back - now, back);
-            }
-            Pause::Arm => {
-                bell.arm();
-                self.is_armed = true;
-            }
+        if self.idle.go_on() {
+            // There is one more look before the sleep.
+            bell.arm();
+            self.is_armed = true;
         }
         false
     }
@@ -94,9 +115,9 @@ impl Backoff {
 fn pause(idle: Duration, demand: Demand, now: Instant) -> Pause {
     match demand {
         Demand::None if idle < WAIT_SPIN => Pause::Spin,
-        Demand::Taken(until) if now < until => Pause::Arm,
+        Demand::Taken(until) if now < until => Pause::Sleep,
         _ if idle < WAIT_AWAKE => Pause::Yield,
-        _ => Pause::Arm,
+        _ => Pause::Sleep,
     }
 }
 
@@ -129,7 +150,7 @@ mod tests {
     /// A back-off whose thread has found nothing for so long that it sleeps next.
     fn long_idle() -> Backoff {
         let since = Instant::now().checked_sub(WAIT_AWAKE).expect("clocks began before");
-        Backoff { since: Some(since), ..Backoff::default() }
+        Backoff { idle: Idle { since: Some(since), ..Idle::default() }, ..Backoff::default() }
     }
 
     #[test]
@@ -137,7 +158,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(pause(Duration::ZERO, Demand::None, now), Pause::Spin);
         assert_eq!(pause(WAIT_SPIN, Demand::None, now), Pause::Yield);
-        assert_eq!(pause(WAIT_AWAKE, Demand::None, now), Pause::Arm);
+        assert_eq!(pause(WAIT_AWAKE, Demand::None, now), Pause::Sleep);
     }
 
     #[test]
@@ -146,8 +167,9 @@ mod tests {
         assert_eq!(demand(YIELD_SHORT / 2, now), Demand::None);
         assert_eq!(demand(YIELD_SHORT, now), Demand::Shared);
         assert_eq!(pause(Duration::ZERO, Demand::Shared, now), Pause::Yield);
-        assert_eq!(pause(WAIT_AWAKE, Demand::Shared, now), Pause::Arm);
-        let wanted = |demand| Backoff { demand, ..Backoff::default() }.is_core_wanted();
+        assert_eq!(pause(WAIT_AWAKE, Demand::Shared, now), Pause::Sleep);
+        let idle = |demand| Idle { demand, ..Idle::default() };
+        let wanted = |demand| Backoff { idle: idle(demand), ..Backoff::default() }.is_core_wanted();
         assert!(wanted(Demand::Shared) && wanted(Demand::Taken(now)) && !wanted(Demand::None));
     }
 
@@ -155,7 +177,7 @@ mod tests {
     fn a_thread_whose_core_is_not_given_back_sleeps_and_tries_again_later() {
         let now = Instant::now();
         let taken = demand(YIELD_LONG, now);
-        assert_eq!(pause(Duration::ZERO, taken, now), Pause::Arm);
+        assert_eq!(pause(Duration::ZERO, taken, now), Pause::Sleep);
         assert_eq!(pause(Duration::ZERO, taken, now + YIELD_TRY_AGAIN), Pause::Yield);
     }
 

@@ -33,6 +33,7 @@ mod thread;
 mod words;
 
 pub use backoff::Backoff;
+pub(crate) use backoff::Idle;
 pub use bell::Bell;
 pub(crate) use copy::prefetch;
 pub use endpoint::ShmEndpoint;

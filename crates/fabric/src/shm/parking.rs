@@ -153,8 +153,7 @@ pub(crate) fn is_own(cx: &Context<'_>) -> bool {
 #[inline(always)]
 pub(crate) fn after_lanes() {
     if SAID.get() & NETWORK != 0 {
-        // What was posted and is not waited for leaves now.
-        networks::after_round(false);
+        networks::after_lanes();
         SAID.set(SAID.get() & !NETWORK);
     }
     if SAID.get() & IDLE != 0 {

@@ -84,6 +84,17 @@ struct Connected {
     waker: Waker,
 }
 
+/// What became of a frame that was pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Push {
+    /// The client is gone, or does not take what was pushed before.
+    Lost,
+    /// The client has to be flushed.
+    First,
+    /// Others were pushed before, and the client will be flushed.
+    Behind,
+}
+
 /// The right to execute a client's verbs for one turn.
 pub(super) struct Entered<'a>(MutexGuard<'a, Gate>);
 
@@ -170,18 +181,20 @@ impl Admitted {
         !gate.is_shut
     }
 
-    /// Pushes a frame, which leaves with the next [`Admitted::flush`]. Returns whether that was not
-    /// to come already. A frame is lost if the client is gone, or does not take what was pushed
-    /// before.
-    pub fn push(&self, told: Told, bytes: &[u8]) -> bool {
+    /// Pushes a frame, which leaves with the next [`Admitted::flush`].
+    pub fn push(&self, told: Told, parts: &[&[u8]]) -> Push {
         let mut gate = lock(&self.gate);
         let room = TCP_PUSHED_BYTES_MAX + self.replies.map_or(0, |it| it.len as usize);
-        if gate.is_shut || gate.connected.is_none() || gate.pushed.len() + bytes.len() > room {
-            return false;
+        let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+        if gate.is_shut || gate.connected.is_none() || gate.pushed.len() + bytes > room {
+            return Push::Lost;
         }
         gate.pushed.extend_from_slice(told.header().as_bytes());
-        gate.pushed.extend_from_slice(bytes);
-        !self.is_dirty.swap(true, Ordering::Relaxed)
+        parts.iter().for_each(|part| gate.pushed.extend_from_slice(part));
+        match self.is_dirty.swap(true, Ordering::Relaxed) {
+            true => Push::Behind,
+            false => Push::First,
+        }
     }
 
     /// Sends what was pushed.

@@ -35,7 +35,7 @@ use crate::limits::{
     TCP_ACCEPT_PAUSE, TCP_EVENTS, TCP_HELLO_PATIENCE, TCP_MAILBOX_PAUSE, TCP_STRANGERS_MAX,
 };
 use crate::rights::{self, Access, Grant, Granted};
-use crate::shm::{Bell, Region};
+use crate::shm::{Bell, Idle, Region};
 
 /// The node's side of TCP: lends a region to clients that connect. Any thread may use it. Dropping
 /// it ends all connections.
@@ -218,9 +218,12 @@ impl Worker {
 
     fn work(&mut self) {
         let mut events = Vec::with_capacity(TCP_EVENTS);
+        // To sleep and to be woken takes longer than most clients need for their next requests.
+        let (mut idle, mut is_awake) = (Idle::default(), false);
         while !self.shared.stops.load(Ordering::Acquire) {
             events.clear();
-            let timeout = self.patience().map(|time| Timespec {
+            let patience = if is_awake { Some(Duration::ZERO) } else { self.patience() };
+            let timeout = patience.map(|time| Timespec {
                 tv_sec: time.as_secs() as i64,
                 tv_nsec: time.subsec_nanos().into(),
             });
@@ -237,6 +240,10 @@ impl Worker {
                     id => self.serve(id),
                 }
             }
+            if !events.is_empty() {
+                idle.end();
+            }
+            is_awake = !idle.go_on();
             self.after_events();
         }
     }

@@ -102,7 +102,7 @@ impl TcpEndpoint {
     /// The nodes to which a connection broke and has to be made again.
     pub fn broken(&self) -> Vec<RegionId> {
         let mut engine = self.away.carrier();
-        engine.progress();
+        engine.progress(true);
         engine.broken()
     }
 }
@@ -118,7 +118,7 @@ impl Fabric for TcpEndpoint {
     /// What comes may be a worker's reply, so the thread waits for its connections, too.
     fn poll_wait(&self, cx: &mut Context<'_>, _bell: Option<RemoteAddr>) {
         if !self.away.waits(cx) {
-            self.away.carrier().progress();
+            self.away.carrier().progress(true);
             cx.waker().wake_by_ref();
         }
     }

@@ -145,15 +145,23 @@ impl Engine {
 }
 
 impl Network for Engine {
-    fn progress(&mut self) -> bool {
+    fn progress(&mut self, listens: bool) -> bool {
         let mut has_come = false;
         for at in 0..self.ways.len() {
             let Some(way) = &mut self.ways[at] else { continue };
-            let Some(link) = way.link.as_mut() else { continue };
+            let is_wanted = |link: &&mut Link| listens || !link.is_idle();
+            let Some(link) = way.link.as_mut().filter(is_wanted) else { continue };
             let (ops, pushed) = (&mut self.ops, &mut self.pushed);
             pushed.from = RegionId(at as u8);
-            let sent = link.send(ops);
-            let driven = sent.and_then(|()| link.receive(ops, pushed, &mut self.scratch));
+            // What has arrived may let lanes queue more, which leaves together.
+            let received = match link.unsent() > 0 && link.expects_nothing() {
+                true => Ok(false),
+                false => link.receive(ops, pushed, &mut self.scratch),
+            };
+            let driven = received.and_then(|come| match link.waits_for_company() {
+                true => Ok(come),
+                false => link.send(ops).map(|()| come),
+            });
             match driven {
                 Ok(come) => has_come |= come,
                 Err(why) => {
@@ -167,6 +175,19 @@ impl Network for Engine {
 
     fn is_idle(&self) -> bool {
         self.links().all(Link::is_idle)
+    }
+
+    fn holds_back(&self) -> bool {
+        self.links().any(Link::holds_back)
+    }
+
+    fn send_all(&mut self) {
+        for way in self.ways.iter_mut().flatten() {
+            if let Some(link) = &mut way.link {
+                // Its errors are found when something is received.
+                let _ = link.send(&mut self.ops);
+            }
+        }
     }
 
     fn sockets<'a>(&'a self, watched: &mut Vec<PollFd<'a>>) {
@@ -217,7 +238,7 @@ impl Carrier for Engine {
                 break;
             }
             // The node takes no more for now, and nothing bounds how many of these there are.
-            self.progress();
+            self.progress(false);
             std::thread::yield_now();
         }
         self.push(None, Then::Unsignaled, at, bytes.len(), bytes);
@@ -242,7 +263,7 @@ impl Carrier for Engine {
             return true;
         }
         self.flush(|link| !link.ends_with_answer());
-        self.progress();
+        self.progress(false);
         self.oldest_unsettled().is_none_or(|oldest| oldest >= mark)
     }
 }

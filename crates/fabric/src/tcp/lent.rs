@@ -32,6 +32,9 @@ pub(super) struct Lent {
     clients: AtomicU64,
     mailboxes: RwLock<HashMap<u32, Arc<Letters>>>,
     ways: Mutex<BTreeMap<Slots, Arc<Admitted>>>,
+    /// All reply slots are between these offsets, of whatever region: most stores of workers need
+    /// no look at `ways`.
+    slots: [AtomicU64; 2],
 }
 
 impl Lent {
@@ -42,6 +45,7 @@ impl Lent {
             clients: AtomicU64::new(0),
             mailboxes: RwLock::default(),
             ways: Mutex::default(),
+            slots: [AtomicU64::new(u64::MAX), AtomicU64::new(0)],
         }
     }
 
@@ -52,6 +56,9 @@ impl Lent {
         let number = self.clients.fetch_add(1, Ordering::Relaxed);
         let client = Arc::new(Admitted::new(number, keys, client));
         if let Some(slots) = slots_of(&client) {
+            let (begin, len) = (slots.1, client.replies().map_or(0, |replies| replies.len));
+            self.slots[0].fetch_min(begin, Ordering::Relaxed);
+            self.slots[1].fetch_max(begin.saturating_add(len.into()), Ordering::Relaxed);
             // From now on, what is for these slots goes to this client.
             lock(&self.ways).insert(slots, client.clone());
         }
@@ -104,6 +111,11 @@ impl Lent {
 
     /// The client whose reply slots have `len` bytes at `at`, and their place in the slots.
     pub fn way_to(&self, at: RemoteAddr, len: usize) -> Option<(Arc<Admitted>, u32)> {
+        let [begin, end] = &self.slots;
+        let [begin, end] = [begin, end].map(|bound| bound.load(Ordering::Relaxed));
+        if !(begin..end).contains(&at.offset()) {
+            return None;
+        }
         let RegionId(region) = at.region();
         let ways = lock(&self.ways);
         let (_, client) = ways.range(..=(region, at.offset())).next_back()?;
@@ -129,9 +141,9 @@ pub struct Accepted {
 impl Accepted {
     /// Sends what a node should not send.
     pub(super) fn push_for_test(&self, told: super::frame::Told, bytes: &[u8]) -> bool {
-        let is_pushed = self.client.push(told, bytes);
+        let pushed = self.client.push(told, &[bytes]);
         self.client.flush();
-        is_pushed
+        pushed == super::admission::Push::First
     }
 }
 

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -21,7 +22,7 @@ use super::socket::{self, Moved};
 use crate::away::Task;
 use crate::away::keys::Remote;
 use crate::away::ops::{OpId, Ops};
-use crate::limits::{TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX};
+use crate::limits::{TCP_COMPANY_WAIT, TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX};
 use crate::{FabricError, RemoteAddr, Result};
 
 /// A request that was queued.
@@ -93,6 +94,41 @@ pub(super) enum Lost {
     Io(#[from] io::Error),
 }
 
+/// Requests that are queued leave with others: each call of the system, at both ends, costs more
+/// than a request.
+#[derive(Default)]
+struct Company {
+    /// Frames that are queued.
+    queued: u32,
+    /// Frames that were sent and that a frame of the node will follow, as far as can be told: WRITEs
+    /// may be requests to workers, or not.
+    under_way: u32,
+    /// Since when frames wait for others.
+    since: Option<Instant>,
+}
+
+impl Company {
+    /// Whether to wait for frames that are under way: what they bring lets others be queued. Those
+    /// that are queued make up less than half of all, and have not waited for long.
+    fn is_awaited(&mut self) -> bool {
+        if self.queued >= self.under_way {
+            return false;
+        }
+        let now = Instant::now();
+        let is_long = now - *self.since.get_or_insert(now) >= TCP_COMPANY_WAIT;
+        if is_long {
+            // Perhaps nothing is under way.
+            self.under_way /= 2;
+        }
+        !is_long
+    }
+
+    fn have_left(&mut self) {
+        self.under_way = self.under_way.saturating_add(std::mem::take(&mut self.queued));
+        self.since = None;
+    }
+}
+
 /// A connection.
 pub(super) struct Link {
     socket: OwnedFd,
@@ -109,6 +145,7 @@ pub(super) struct Link {
     waiting: u32,
     /// Requests without answers since the last that has one.
     unanswered: u32,
+    company: Company,
     /// The tag of the next request.
     tag: u32,
     received: Vec<u8>,
@@ -127,6 +164,7 @@ impl Link {
             flights: VecDeque::new(),
             waiting: 0,
             unanswered: 0,
+            company: Company::default(),
             tag: 0,
             received: Vec::new(),
             body: None,
@@ -186,6 +224,7 @@ impl Link {
         self.tag = self.tag.wrapping_add(u32::from(is_signaled));
         self.waiting += u32::from(is_signaled);
         self.unanswered = if is_signaled { 0 } else { self.unanswered + 1 };
+        self.company.queued += 1;
         self.put(request.header().as_bytes());
         match flight.task {
             Then::Verb(Task::CompareSwap { expect, new }) => {
@@ -208,6 +247,7 @@ impl Link {
 
     /// Queues a message.
     pub fn push_message(&mut self, mailbox: u32, message: &[u8]) {
+        self.company.queued += 1;
         let wanted = Wanted::Message { mailbox, len: message.len() as u32 };
         self.put(wanted.header().as_bytes());
         self.put(message);
@@ -221,11 +261,27 @@ impl Link {
         }
     }
 
+    /// Whether requests are queued that should leave with others, which will be queued soon.
+    pub fn waits_for_company(&mut self) -> bool {
+        self.unsent() > 0 && self.front == 0 && self.company.is_awaited()
+    }
+
+    /// Whether requests wait for others.
+    pub fn holds_back(&self) -> bool {
+        self.company.since.is_some()
+    }
+
+    /// Whether nothing can have arrived.
+    pub fn expects_nothing(&self) -> bool {
+        self.company.under_way == 0 && self.body.is_none()
+    }
+
     /// Sends as much as the socket takes.
     ///
     /// # Errors
     /// [`Lost`].
     pub fn send(&mut self, ops: &mut Ops) -> Result<(), Lost> {
+        self.company.have_left();
         loop {
             let is_last = self.pieces.len() == 1;
             let Some(piece) = self.pieces.front_mut() else { return Ok(()) };
@@ -322,6 +378,7 @@ impl Link {
                 },
             };
             let Some(taken) = taken else { break };
+            self.company.under_way = self.company.under_way.saturating_sub(1);
             at += ANSWER_BYTES + taken;
         }
         Ok(at)

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use super::admission::Admitted;
+use super::admission::{Admitted, Push};
 use super::frame::Told;
 use super::lent::Lent;
 use super::letters::Letters;
@@ -94,7 +94,7 @@ impl Messages for TcpMailbox {
         for (TcpClient(to), bytes) in messages {
             let Some(client) = inner.clients.get(to).and_then(Weak::upgrade) else { continue };
             let told = Told::Message { mailbox: self.number, len: bytes.len() as u32 };
-            if client.push(told, bytes) {
+            if client.push(told, &[bytes]) == Push::First {
                 dirty.push(client);
             }
         }

@@ -62,7 +62,7 @@ impl Messages for TcpMessages {
     fn try_receive(&self, mut buf: Buf) -> Result<(TcpWorker, Buf), Buf> {
         let mut engine = self.engine();
         if engine.pushed.is_empty() {
-            engine.progress();
+            engine.progress(true);
         }
         let Some((from, message)) = engine.pushed.take() else { return Err(buf) };
         buf.extend_from_slice(&message);

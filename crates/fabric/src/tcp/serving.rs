@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::CAPS;
-use super::admission::Admitted;
+use super::admission::{Admitted, Push};
 use super::frame::Told;
 use super::lent::Lent;
 use crate::counters::Verb;
@@ -16,7 +16,7 @@ use crate::{Buf, Caps, Fabric, FabricError, RegionId, RemoteAddr, Result, Unreli
 /// The endpoint of a thread in an agent's process. Made by
 /// [`Agent::endpoint`](super::Agent::endpoint).
 ///
-/// The processor does all verbs in the agent's own region. A WRITE into the
+/// The processor does all verbs in the agent's own region. A WRITE or a store into the
 /// [reply slots](super::Replies) of a client goes to that client, whose own thread stores the
 /// bytes. It is over when the bytes are copied, leaves with the next [`AgentEndpoint::flush`], and
 /// is lost with the client's connection. Nothing else is reached.
@@ -40,26 +40,40 @@ impl AgentEndpoint {
         self.dirty.borrow_mut().drain(..).for_each(|client| client.flush());
     }
 
-    fn push(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
-        if bytes.len() > TRANSFER_BYTES_MAX {
-            let (len, max) = (bytes.len() as u64, TRANSFER_BYTES_MAX as u64);
+    /// Pushes bytes for reply slots. Returns whether there is a client that has them.
+    fn push(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<bool> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        if len > TRANSFER_BYTES_MAX {
+            let (len, max) = (len as u64, TRANSFER_BYTES_MAX as u64);
             return Err(FabricError::TooLong { len, max });
         }
-        let region = at.region();
-        let way = self.lent.way_to(at, bytes.len());
-        let (client, offset) = way.ok_or(FabricError::Unreachable { region })?;
-        self.local.counters().count(Verb::Write, true, bytes.len() as u64);
-        if client.push(Told::Write { offset, len: bytes.len() as u32 }, bytes) {
-            self.dirty.borrow_mut().push(client);
+        let Some((client, offset)) = self.lent.way_to(at, len) else { return Ok(false) };
+        match client.push(Told::Write { offset, len: len as u32 }, parts) {
+            Push::Lost => return Ok(false),
+            Push::First => self.dirty.borrow_mut().push(client),
+            Push::Behind => (),
         }
+        Ok(true)
+    }
+
+    /// WRITEs to a region that is not mapped.
+    fn write_away(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
+        if !self.push(at, &[bytes])? {
+            return Err(FabricError::Unreachable { region: at.region() });
+        }
+        self.local.counters().count(Verb::Write, true, bytes.len() as u64);
         Ok(())
+    }
+
+    fn is_home(&self, at: RemoteAddr) -> bool {
+        at.region() == self.home
     }
 }
 
 impl Fabric for AgentEndpoint {
     crate::pass_on!(
         counters read_words read_bucket read chase read_many read_word_and_bytes compare_swap
-        compare_swap_many fetch_add is_mapped store store_before store_after announce load
+        compare_swap_many fetch_add is_mapped store_before store_after announce load
         load_bytes reload will_read will_store raw posted is_settled now_us wall_ms random pause
         poll_wait yield_now ring is_core_wanted => local
     );
@@ -69,29 +83,38 @@ impl Fabric for AgentEndpoint {
         CAPS
     }
 
+    /// A client of the home region waits for its connections, too: what is stored into its reply
+    /// slots goes there.
+    fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<()> {
+        match self.is_home(at) && self.push(at, parts)? {
+            true => Ok(()),
+            false => self.local.store(at, parts),
+        }
+    }
+
     fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
         let max = CACHE_LINE_BYTES;
         assert!(bytes.len() <= max, "an inline WRITE has at most {max} bytes");
-        match at.region() == self.home {
+        match self.is_home(at) {
             true => self.local.write_unsignaled(at, bytes),
-            false => self.push(at, bytes),
+            false => self.write_away(at, bytes),
         }
     }
 
     async fn write(&self, at: RemoteAddr, buf: Buf) -> (Buf, Result<()>) {
-        if at.region() == self.home {
+        if self.is_home(at) {
             return self.local.write(at, buf).await;
         }
-        let pushed = self.push(at, &buf);
-        (buf, pushed)
+        let written = self.write_away(at, &buf);
+        (buf, written)
     }
 }
 
 impl UnreliableWrites for AgentEndpoint {
     fn write_unreliable(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
-        match at.region() == self.home {
+        match self.is_home(at) {
             true => self.local.write_unreliable(at, bytes),
-            false => self.push(at, bytes),
+            false => self.write_away(at, bytes),
         }
     }
 }

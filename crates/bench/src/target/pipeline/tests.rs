@@ -1,6 +1,7 @@
 //! The pipeline against a scripted server.
 
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::thread;
 
 use super::*;
@@ -76,7 +77,7 @@ fn run_against(
     let server = toy(&spec);
     let workload = Workload::new(&spec);
     let serving = thread::spawn(move || server.serve(theirs, piece, |r| answer(r, &workload)));
-    let mut pipeline = Pipeline::over(toy(&spec), ours, spec.lanes);
+    let mut pipeline = Pipeline::over(toy(&spec), ours.into(), spec.lanes);
     let mut result = Ok(());
     let budget = Budget { ops: 2000, ns: u64::MAX };
     let (tally, _) = with_run(line, budget, 1, |run| result = pipeline.run(run));

@@ -334,3 +334,29 @@ fn a_connection_that_is_no_clients_is_passed_on() {
     stranger.read_exact(&mut still).unwrap();
     assert_eq!(&still, b"still", "it is another's by now");
 }
+
+/// A client at the node's own region waits for its connection, so its replies come there.
+#[test]
+fn a_reply_to_a_client_of_the_same_host_goes_on_its_connection() {
+    let node = Node::new();
+    let endpoint = TcpEndpoint::new(AWAY, node.region.clone());
+    let slots = Replies { at: at(4096), len: 4096 };
+    endpoint.take_replies(slots);
+    let serving = node.agent.endpoint(AWAY);
+    serving.store(at(4096), &[b"be", b"fore.."]).unwrap();
+    let seen = |offset| node.word(offset).to_le_bytes();
+    assert_eq!(&seen(4096), b"before..", "there is no connection, so it is stored");
+    let grants = all(Access::Full);
+    let client = Client { grants: &grants, replies: Some(slots), bells: Vec::new() };
+    let (_accepted, answer) = node.agent.accept(client).unwrap();
+    endpoint.connect(AWAY, BYTES, node.agent.address(), &answer, PATIENCE).unwrap();
+    serving.store(at(4096), &[b"af", b"ter..."]).unwrap();
+    serving.store(at(8192), &[b"elsewher"]).unwrap();
+    assert_eq!((&seen(4096), &seen(8192)), (b"before..", b"elsewher"), "it has not left");
+    serving.flush();
+    let begun = Instant::now();
+    while &seen(4096) != b"after..." {
+        block_on(endpoint.yield_now());
+        assert!(begun.elapsed() < PATIENCE);
+    }
+}
