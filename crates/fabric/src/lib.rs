@@ -22,6 +22,7 @@ mod counters;
 mod error;
 mod fabric;
 mod fork;
+mod idle;
 pub mod lanes;
 pub mod limits;
 mod messages;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::event::{PollFd, Timespec};
 
+use crate::idle::Idle;
 use crate::limits::LANES_SLEEP_MAX;
-use crate::shm::Idle;
 
 /// A network, as the thread that waits for it sees it.
 pub(crate) trait Network: Send {

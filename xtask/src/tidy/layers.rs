@@ -25,7 +25,8 @@ const LAYERS: [Layers; 15] = [
         folder: "crates/fabric/src/",
         order: &[
             &["addr", "bounds", "buf", "counters", "fork", "limits", "sync", "zeroed"],
-            &["error", "networks", "rights"],
+            &["error", "idle", "rights"],
+            &["networks"],
             &["fabric"],
             &["messages"],
             &["pass_on"],

@@ -33,7 +33,6 @@ mod thread;
 mod words;
 
 pub use backoff::Backoff;
-pub(crate) use backoff::Idle;
 pub use bell::Bell;
 pub(crate) use copy::prefetch;
 pub use endpoint::ShmEndpoint;

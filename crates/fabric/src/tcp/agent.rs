@@ -31,11 +31,12 @@ use super::serving::AgentEndpoint;
 use super::setup::Answer;
 use super::socket::{self, Moved};
 use crate::RegionId;
+use crate::idle::Idle;
 use crate::limits::{
     TCP_ACCEPT_PAUSE, TCP_EVENTS, TCP_HELLO_PATIENCE, TCP_MAILBOX_PAUSE, TCP_STRANGERS_MAX,
 };
 use crate::rights::{self, Access, Grant, Granted};
-use crate::shm::{Bell, Idle, Region};
+use crate::shm::{Bell, Region};
 
 /// The node's side of TCP: lends a region to clients that connect. Any thread may use it. Dropping
 /// it ends all connections.

@@ -100,8 +100,8 @@ pub(super) enum Lost {
 struct Company {
     /// Frames that are queued.
     queued: u32,
-    /// Frames that were sent and that a frame of the node will follow, as far as can be told: WRITEs
-    /// may be requests to workers, or not.
+    /// Frames that were sent and that a frame of the node will follow, as far as can be told:
+    /// WRITEs may be requests to workers, or not.
     under_way: u32,
     /// Since when frames wait for others.
     since: Option<Instant>,
