@@ -1,12 +1,13 @@
-//! The answers to clients on two machines over real RDMA verbs are linearizable, while clients
-//! and nodes are killed, nodes come back, and the wire between the machines is cut.
+//! The answers to clients on two machines are linearizable, while clients and nodes are killed,
+//! nodes come back, and the wire between the machines is cut.
 //!
-//! Runs in both guests of
+//! Over TCP the machines are network namespaces, where these can be made. Over real RDMA verbs it
+//! runs in both guests of
 //! `vm/run --hosts 2 --env LOCH_VERBS_TEST=1 -- TEST_BINARY what_two_machines --nocapture`;
-//! anywhere else it does nothing. Each guest has a node and clients, which record what they ask and
-//! are answered. A run is a few rounds, each on keys of its own; a round is a number of faults, one
-//! after the other, and after each the clients have to get on. At its end host 1 puts the records
-//! of both hosts on one clock (`guest/clock.rs`) and checks them.
+//! anywhere else that test does nothing. Each host has a node and clients, which record what they
+//! ask and are answered. A run is a few rounds, each on keys of its own; a round is a number of
+//! faults, one after the other, and after each the clients have to get on. At its end host 1 puts
+//! the records of both hosts on one clock (`guest/clock.rs`) and checks them.
 //!
 //! `LOCH_SEED=n` repeats the faults of a run, though not what the processors make of them, and
 //! `LOCH_LONG=1` has more rounds; both go through `--env`.
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use guest::clock::{Asker, Offset, answer};
 use guest::config::configuration;
 use guest::merge::{CLIENTS_OF_HOST, merged, records_in};
+use guest::namespaces::Namespaces;
 use guest::wire::Cut;
 use guest::{Guest, HOSTS, in_shared};
 use loch::{Cluster, ConnectOptions};
@@ -245,7 +247,8 @@ impl Machine {
         let secret = dir.path().join("secret");
         fs::write(&secret, SECRET).expect("a file");
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("a file");
-        let config = configuration(guest.host, &secret, &dir.path().join("log"));
+        let log = dir.path().join("log");
+        let config = configuration(guest.host, guest::fabric(), &secret, &log);
         fs::write(dir.path().join("loch.toml"), config).expect("a file");
         Self {
             guest,
@@ -565,9 +568,17 @@ fn seed(guest: Guest) -> u64 {
 }
 
 #[test]
+fn what_two_hosts_are_answered_over_tcp_is_linearizable() {
+    match Namespaces::make() {
+        Ok(hosts) => hosts.run("what_two_machines_are_answered_is_linearizable"),
+        Err(why) => println!("skipped: there are no network namespaces: {why}"),
+    }
+}
+
+#[test]
 fn what_two_machines_are_answered_is_linearizable() {
     let Some(guest) = Guest::this() else {
-        println!("skipped: LOCH_VERBS_TEST is not set");
+        println!("skipped: it is started by another test, or LOCH_VERBS_TEST is not set");
         return;
     };
     let (begun, seed) = (Instant::now(), seed(guest));

@@ -24,7 +24,7 @@ fn check(who: &str, config: &NodeConfig) {
 fn the_nodes_of_the_histories_of_two_machines_can_be() {
     let [secret, log] = ["/tmp/secret", "/tmp/log"].map(Path::new);
     for host in 1..=HOSTS {
-        let config = machines::configuration(host, secret, log);
+        let config = machines::configuration(host, "verbs", secret, log);
         let config = NodeConfig::from_toml(&config).expect("it is a configuration");
         assert_eq!(config.cluster.len(), HOSTS);
         assert_eq!(config.listen, Some(machines::address(host, machines::CONTROL_PORT)));

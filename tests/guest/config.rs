@@ -9,12 +9,13 @@ pub const HOSTS: usize = 2;
 /// The TCP port of the nodes.
 pub const CONTROL_PORT: u16 = 7400;
 
-/// The configuration of host `host`'s node, with a secret in this file, and logs in this folder.
-pub fn configuration(host: usize, secret: &Path, log: &Path) -> String {
+/// The configuration of host `host`'s node on a fabric, with a secret in this file, and logs in
+/// this folder.
+pub fn configuration(host: usize, fabric: &str, secret: &Path, log: &Path) -> String {
     let addresses: Vec<String> = (1..=HOSTS).map(|host| address(host, CONTROL_PORT)).collect();
+    let listen = &addresses[host - 1];
     let own = format!(
-        "listen = {:?}\ncluster = {addresses:?}\nsecret = {secret:?}\n",
-        addresses[host - 1]
+        "fabric = {fabric:?}\nlisten = {listen:?}\ncluster = {addresses:?}\nsecret = {secret:?}\n"
     );
     [&own, include_str!("node.toml")].concat().replace("LOG", log.to_str().expect("text"))
 }

@@ -1,17 +1,31 @@
-//! One of the two guests of `vm/run --hosts 2`: which one this is, and how they wait for each other
-//! by files in the folder that they share, which needs no wire.
+//! One of two hosts: a guest of `vm/run --hosts 2`, or a network namespace (`namespaces.rs`). Which
+//! one this is, and how they wait for each other by files in the folder that they share, which
+//! needs no wire.
 
 pub mod clock;
 pub mod config;
 pub mod merge;
+pub mod namespaces;
 pub mod wire;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::support::wait_for;
 pub use config::HOSTS;
 
+/// The folder that guests share.
 const SHARED: &str = "/shared";
+/// Tells a process that it is in a network namespace, and which folder is shared there.
+pub const NAMESPACE: &str = "LOCH_TEST_NAMESPACE";
+
+fn shared() -> PathBuf {
+    std::env::var_os(NAMESPACE).map_or(SHARED.into(), PathBuf::from)
+}
+
+/// The fabric between the hosts.
+pub fn fabric() -> &'static str {
+    if std::env::var_os(NAMESPACE).is_some() { "tcp" } else { "verbs" }
+}
 
 /// A guest.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +37,7 @@ pub struct Guest {
 impl Guest {
     /// The guest that this process is in; none anywhere else.
     pub fn this() -> Option<Self> {
-        std::env::var_os("LOCH_VERBS_TEST")?;
+        std::env::var_os(NAMESPACE).or_else(|| std::env::var_os("LOCH_VERBS_TEST"))?;
         let number = |name| std::env::var(name).ok()?.parse().ok();
         assert_eq!(number("HOSTS"), Some(HOSTS), "this test is for {HOSTS} guests");
         let host = number("HOST").expect("a guest is told its number");
@@ -32,7 +46,7 @@ impl Guest {
 
     /// Waits for the other guest, at a place that is passed once.
     pub fn meet(&self, place: &str) {
-        let mark = |host| Path::new(SHARED).join(format!("met-{place}.{host}"));
+        let mark = |host| in_shared(format!("met-{place}.{host}"));
         std::fs::write(mark(self.host), "").expect("the guests share a folder");
         wait_for(place, || (1..=HOSTS).all(|host| mark(host).exists()).then_some(()));
     }
@@ -52,5 +66,5 @@ impl Guest {
 
 /// Something in the folder that the guests share.
 pub fn in_shared(name: String) -> PathBuf {
-    Path::new(SHARED).join(name)
+    shared().join(name)
 }

@@ -202,3 +202,7 @@ pub(crate) const TCP_UNANSWERED_MAX: u32 = 64;
 
 /// How long requests wait for others that leave with them.
 pub(crate) const TCP_COMPANY_WAIT: Duration = Duration::from_micros(8);
+
+/// How long a node may be silent while something is under way on a connection. Then the connection
+/// is given up, as one over verbs is.
+pub(crate) const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);

@@ -153,6 +153,7 @@ impl Network for Engine {
             let Some(link) = way.link.as_mut().filter(is_wanted) else { continue };
             let (ops, pushed) = (&mut self.ops, &mut self.pushed);
             pushed.from = RegionId(at as u8);
+            let unsent = link.unsent();
             // What has arrived may let lanes queue more, which leaves together.
             let received = match link.unsent() > 0 && link.expects_nothing() {
                 true => Ok(false),
@@ -162,6 +163,11 @@ impl Network for Engine {
                 true => Ok(come),
                 false => link.send(ops).map(|()| come),
             });
+            let driven =
+                driven.and_then(|come| match link.is_silent(come || link.unsent() < unsent) {
+                    true => Err(Lost::Silent),
+                    false => Ok(come),
+                });
             match driven {
                 Ok(come) => has_come |= come,
                 Err(why) => {

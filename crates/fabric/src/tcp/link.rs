@@ -22,7 +22,9 @@ use super::socket::{self, Moved};
 use crate::away::Task;
 use crate::away::keys::Remote;
 use crate::away::ops::{OpId, Ops};
-use crate::limits::{TCP_COMPANY_WAIT, TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX};
+use crate::limits::{
+    TCP_COMPANY_WAIT, TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX,
+};
 use crate::{FabricError, RemoteAddr, Result};
 
 /// A request that was queued.
@@ -88,6 +90,8 @@ enum Goal {
 pub(super) enum Lost {
     #[error("the node has ended it")]
     Ended,
+    #[error("the node was silent for too long")]
+    Silent,
     #[error("the node does not keep to the protocol: {0}")]
     Garbage(#[from] Garbage),
     #[error(transparent)]
@@ -146,6 +150,8 @@ pub(super) struct Link {
     /// Requests without answers since the last that has one.
     unanswered: u32,
     company: Company,
+    /// Since when nothing has moved, although something is under way.
+    still_since: Option<Instant>,
     /// The tag of the next request.
     tag: u32,
     received: Vec<u8>,
@@ -165,6 +171,7 @@ impl Link {
             waiting: 0,
             unanswered: 0,
             company: Company::default(),
+            still_since: None,
             tag: 0,
             received: Vec::new(),
             body: None,
@@ -264,6 +271,16 @@ impl Link {
     /// Whether requests are queued that should leave with others, which will be queued soon.
     pub fn waits_for_company(&mut self) -> bool {
         self.unsent() > 0 && self.front == 0 && self.company.is_awaited()
+    }
+
+    /// Whether the node is given up: something is under way, and nothing `has_moved` for long.
+    pub fn is_silent(&mut self, has_moved: bool) -> bool {
+        if has_moved || self.is_idle() {
+            self.still_since = None;
+            return false;
+        }
+        let now = Instant::now();
+        now - *self.still_since.get_or_insert(now) > TCP_SILENCE_MAX
     }
 
     /// Whether requests wait for others.
