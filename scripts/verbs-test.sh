@@ -101,7 +101,7 @@ row "READ, RC, two hosts" 2 vm/pair ib_read_lat "${tool[@]}" -n 100
 rust 1 verbs:: fabric loch_fabric conformance messages
 rust 1 "" fabric verbs
 rust 2 "" fabric two_hosts
-rust 1 node::network::rights loch loch
+rust 1 node::network::verbs::rights loch loch
 rust 2 two_machines loch two_hosts
 rust 2 what_two_machines cli machines
 row "loch: put, get, doctor" 2 vm/tests/cluster.sh "$loch"
