@@ -29,6 +29,7 @@ mod messages;
 mod networks;
 mod pass_on;
 mod prefetch;
+mod rate_limit;
 mod rights;
 pub mod shm;
 pub mod sim;
@@ -46,6 +47,7 @@ pub use fabric::{Atomics, Caps, Chase, Fabric, RoundTrip, Step, Swap, Validation
 pub use fork::ForkMark;
 pub use messages::{MessageAddress, Messages, UnreliableWrites};
 pub use prefetch::{prefetch_index, prefetch_read};
+pub use rate_limit::RateLimit;
 pub use rights::{Access, Grant, Granted};
 pub use shm::MailboxShape;
 pub use zeroed::Zeroed;

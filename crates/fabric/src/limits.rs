@@ -206,3 +206,6 @@ pub(crate) const TCP_COMPANY_WAIT: Duration = Duration::from_micros(8);
 /// How long a node may be silent while something is under way on a connection. Then the connection
 /// is given up, as one over verbs is.
 pub(crate) const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// The time in which one line is logged of each kind of line that other hosts can cause.
+pub const LOG_INTERVAL: Duration = Duration::from_secs(10);

@@ -128,8 +128,6 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const HANDSHAKES_MAX: usize = 64;
 /// The most of them from one address that is no node's. A node dials once at a time.
 pub const HANDSHAKES_PER_SOURCE: usize = 4;
-/// The time in which one line is logged of each kind of line that other hosts can cause.
-pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long a node waits until another has accepted its link and said hello.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);

@@ -25,7 +25,7 @@ const LAYERS: [Layers; 15] = [
         folder: "crates/fabric/src/",
         order: &[
             &["addr", "bounds", "buf", "counters", "fork", "limits", "sync", "zeroed"],
-            &["error", "idle", "rights"],
+            &["error", "idle", "rate_limit", "rights"],
             &["networks"],
             &["fabric"],
             &["messages"],

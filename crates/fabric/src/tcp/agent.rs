@@ -30,13 +30,13 @@ use super::mailbox::TcpMailbox;
 use super::serving::AgentEndpoint;
 use super::setup::Answer;
 use super::socket::{self, Moved};
-use crate::RegionId;
 use crate::idle::Idle;
 use crate::limits::{
     TCP_ACCEPT_PAUSE, TCP_EVENTS, TCP_HELLO_PATIENCE, TCP_MAILBOX_PAUSE, TCP_STRANGERS_MAX,
 };
 use crate::rights::{self, Access, Grant, Granted};
 use crate::shm::{Bell, Region};
+use crate::{RateLimit, RegionId};
 
 /// The node's side of TCP: lends a region to clients that connect. Any thread may use it. Dropping
 /// it ends all connections.
@@ -153,6 +153,14 @@ impl Drop for Agent {
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 
+/// The limits of log lines that other hosts can cause.
+#[derive(Default)]
+struct LogLimits {
+    not_accepted: RateLimit,
+    too_many: RateLimit,
+    cut_off: RateLimit,
+}
+
 /// One thread of an agent.
 struct Worker {
     shared: Arc<Shared>,
@@ -164,6 +172,7 @@ struct Worker {
     places: Vec<Place>,
     free: Vec<u32>,
     strangers: usize,
+    logs: LogLimits,
     /// The connections that have a turn without waiting for their sockets.
     ready: Vec<u64>,
     /// The connections that wait for workers.
@@ -211,6 +220,7 @@ impl Worker {
             places: Vec::new(),
             free: Vec::new(),
             strangers: 0,
+            logs: LogLimits::default(),
             ready: Vec::new(),
             waiting: Vec::new(),
             scratch: Scratch::new(),
@@ -300,7 +310,9 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => (),
                 Err(error) => {
                     // There are no descriptors left, or no memory. Others wait in the system.
-                    tracing::warn!(%error, "no connection is accepted for a moment");
+                    if let Some(unsaid) = self.logs.not_accepted.due(Instant::now()) {
+                        tracing::warn!(%error, unsaid, "no connection is accepted for a moment");
+                    }
                     self.accepts_at = Some(Instant::now() + TCP_ACCEPT_PAUSE);
                     return self.watch_listener(EventFlags::empty());
                 }
@@ -315,7 +327,9 @@ impl Worker {
         }
         for socket in sockets {
             if self.strangers >= TCP_STRANGERS_MAX {
-                tracing::warn!("a connection is closed: too many have not said who they are");
+                if let Some(unsaid) = self.logs.too_many.due(Instant::now()) {
+                    tracing::warn!(unsaid, "too many connections do not say who they are");
+                }
                 continue;
             }
             let prepared = rustix::io::ioctl_fionbio(&socket, true)
@@ -435,9 +449,10 @@ impl Worker {
         self.free.push(at as u32);
         let peer = rustix::net::getpeername(&**socket).ok();
         let is_usual = matches!(cut, Cut::Ended | Cut::Fenced | Cut::Io(_));
-        match is_usual {
-            true => tracing::debug!(?peer, %cut, "a connection has ended"),
-            false => tracing::warn!(?peer, %cut, "a connection is cut off"),
+        if is_usual {
+            tracing::debug!(?peer, %cut, "a connection has ended");
+        } else if let Some(unsaid) = self.logs.cut_off.due(Instant::now()) {
+            tracing::warn!(?peer, %cut, unsaid, "a connection is cut off");
         }
         let _ = epoll::delete(&self.watch, &**socket);
         // A fence may hold the socket still: the client is to see that it has ended.

@@ -18,12 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use loch_fabric::RateLimit;
+
 use super::ControlPlane;
 use super::channel::LinkError;
 use super::handshakes::Entry;
 use super::link::{Link, host_of};
 use super::messages::{ControlReply, ControlRequest, Hello};
-use super::rate_limit::RateLimit;
 use super::registry::{Ended, LinkId};
 use crate::limits::{ASK_TIMEOUT, HANDSHAKE_TIMEOUT, LINK_SILENCE_MAX, LIVING_MAX};
 use crate::node::control_client::Caller;

@@ -58,7 +58,6 @@ pub(crate) mod network;
 mod noise;
 mod peer;
 mod preface;
-mod rate_limit;
 mod tls;
 
 #[cfg(test)]

@@ -7,12 +7,18 @@ use crate::limits::LOG_INTERVAL;
 
 /// The limit of one kind of lines: one line is due in each [`LOG_INTERVAL`], and the others are
 /// counted.
-#[derive(Default)]
-pub(super) struct RateLimit {
+///
+/// ```
+/// use loch_fabric::RateLimit;
+/// let (limit, now) = (RateLimit::default(), std::time::Instant::now());
+/// assert_eq!((limit.due(now), limit.due(now)), (Some(0), None));
+/// ```
+#[derive(Debug, Default)]
+pub struct RateLimit {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     /// When the last line was due.
     last: Option<Instant>,
