@@ -13,6 +13,7 @@ mod input;
 mod kv_direct_packet;
 mod memory;
 mod region_header;
+mod tcp;
 mod wire;
 
 pub use config::config;
@@ -21,18 +22,21 @@ pub use functions::functions;
 pub use kv_direct_packet::kv_direct_packet;
 pub use memory::memory;
 pub use region_header::region_header;
+pub use tcp::{tcp_agent, tcp_client};
 pub use wire::wire;
 
 /// A function that is fed bytes, and panics if something is wrong.
 pub type Target = fn(&[u8]);
 
 /// All targets, by their names.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("config", config),
     ("entry", entry),
     ("functions", functions),
     ("kv_direct_packet", kv_direct_packet),
     ("memory", memory),
     ("region_header", region_header),
+    ("tcp_agent", tcp_agent),
+    ("tcp_client", tcp_client),
     ("wire", wire),
 ];

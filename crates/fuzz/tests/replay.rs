@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use loch_fuzz::{TARGETS, Target};
 
 /// Mutated inputs of each target, so that all take a few seconds together.
-const MUTATIONS: [(&str, u64); 7] = [
+const MUTATIONS: [(&str, u64); 9] = [
     ("config", 20_000),
     ("entry", 60_000),
     ("functions", 1_500),
     ("kv_direct_packet", 60_000),
     ("memory", 1_500),
     ("region_header", 15_000),
+    ("tcp_agent", 50_000),
+    ("tcp_client", 50_000),
     ("wire", 6_000),
 ];
 /// Bytes of the longest input that is made.
@@ -143,6 +145,16 @@ fn damaged_memory_makes_operations_fail_and_no_more() {
 #[test]
 fn what_passes_for_a_layout_lies_in_its_region() {
     replay("region_header");
+}
+
+#[test]
+fn clients_over_tcp_change_what_their_keys_open_and_no_more() {
+    replay("tcp_agent");
+}
+
+#[test]
+fn nodes_over_tcp_change_reply_slots_and_no_more() {
+    replay("tcp_client");
 }
 
 #[test]

@@ -99,7 +99,7 @@ const LAYERS: [Layers; 15] = [
             &["lent", "link"],
             &["connection", "engine", "mailbox", "serving"],
             &["messages"],
-            &["agent", "endpoint"],
+            &["agent", "endpoint", "fuzzing"],
         ],
         never: &[],
         known: &[],

@@ -170,7 +170,7 @@ impl Connection {
     }
 
     /// Bytes that the connection holds between turns.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn held_bytes(&self) -> usize {
         self.received.capacity() + self.answers.capacity()
     }

@@ -32,7 +32,7 @@ impl Waker {
     }
 
     /// One that wakes nobody.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn of_nobody() -> Self {
         Self::new(Arc::new(Inbox::new().expect("there are descriptors")), 0)
     }

@@ -29,6 +29,12 @@ impl Keys {
         (Self { keys }, told)
     }
 
+    /// Keys with these numbers, which are in order.
+    #[cfg(feature = "fuzzing")]
+    pub fn of(keys: &[(u32, Grant)]) -> Self {
+        Self { keys: keys.to_vec() }
+    }
+
     /// Whether a request may be executed.
     ///
     /// # Errors

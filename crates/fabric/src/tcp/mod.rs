@@ -36,6 +36,9 @@ mod endpoint;
 mod engine;
 mod error;
 mod frame;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod inbox;
 mod keys;
 mod lent;

@@ -1,0 +1,221 @@
+//! Both parsers of frames, fed with arbitrary bytes: what the fuzz targets need of this module.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::admission::{Client, Replies};
+use super::connection::{Connection, Next, Scratch};
+use super::frame::{ANSWER_BYTES, AnswerHeader, Told};
+use super::inbox::Waker;
+use super::keys::Keys;
+use super::lent::Lent;
+use super::link::{Flight, Link, Then};
+use super::pushed::Pushed;
+use crate::away::Task;
+use crate::away::keys::Remote;
+use crate::away::ops::Ops;
+use crate::limits::TCP_CHUNK_BYTES;
+use crate::rights::{Access, Grant};
+use crate::shm::Region;
+use crate::{Buf, RegionId, RemoteAddr};
+
+/// Bytes of the regions.
+pub const REGION_BYTES: u64 = 64 << 10;
+/// The keys, and what they open.
+pub const KEYS: [(u32, Grant); 3] = [
+    (1, Grant { offset: 16 << 10, len: 16 << 10, access: Access::Full }),
+    (2, Grant { offset: 40 << 10, len: 4 << 10, access: Access::ReadAtomic }),
+    (3, Grant { offset: 48 << 10, len: 4 << 10, access: Access::Read }),
+];
+/// More pieces take long, and show nothing new.
+const PIECES_MAX: usize = 256;
+const SLOTS: Replies = Replies { at: RemoteAddr::new(RegionId(0), 8192), len: 4096 };
+
+/// A node and a client's connection to it.
+pub struct FuzzAgent {
+    lent: Arc<Lent>,
+    scratch: Scratch,
+    image: Vec<u8>,
+    zeros: Vec<u8>,
+}
+
+impl FuzzAgent {
+    /// A node that lends [`REGION_BYTES`].
+    ///
+    /// # Panics
+    /// If there is no memory for them.
+    pub fn new() -> Self {
+        let region = Region::anonymous(REGION_BYTES).expect("some memory");
+        let lent = Arc::new(Lent::new(Arc::new(region)));
+        let zeros = vec![0; REGION_BYTES as usize];
+        Self { lent, scratch: Scratch::new(), image: zeros.clone(), zeros }
+    }
+
+    /// Lets a client send these bytes, in pieces of `piece`, and end.
+    ///
+    /// # Panics
+    /// If memory changes that no key opens for WRITEs or atomics, if the node sends what is no
+    /// frame, or holds more than a few chunks.
+    pub fn receive(&mut self, bytes: &[u8], piece: usize) {
+        let (mut theirs, ours) = UnixStream::pair().expect("descriptors");
+        theirs.set_nonblocking(true).expect("a socket");
+        let keys = Keys::of(&KEYS);
+        let client = Client { grants: &[], replies: None, bells: Vec::new() };
+        let (_accepted, token) = self.lent.admit(keys, client);
+        let socket = Arc::new(OwnedFd::from(ours));
+        let admitted = self.lent.redeem(&token, &socket, Waker::of_nobody()).expect("its token");
+        let mut connection = Connection::new(socket, admitted);
+        let (mut pieces, mut sent, mut told) =
+            (bytes.chunks(piece.max(bytes.len() / PIECES_MAX).max(1)), &[][..], Vec::new());
+        loop {
+            if sent.is_empty() {
+                sent = pieces.next().unwrap_or_default();
+            }
+            match theirs.write(sent) {
+                Ok(0) => _ = theirs.shutdown(std::net::Shutdown::Write),
+                Ok(count) => sent = &sent[count..],
+                // The node has to take something first.
+                Err(_) => (),
+            }
+            let turn = connection.turn(&self.lent, &mut self.scratch);
+            assert!(connection.held_bytes() <= 4 * TCP_CHUNK_BYTES, "{}", connection.held_bytes());
+            let mut some = [0; 4096];
+            while let Ok(count @ 1..) = theirs.read(&mut some) {
+                told.extend_from_slice(&some[..count]);
+            }
+            match turn {
+                Err(_) => break,
+                Ok(Next::Worker) => panic!("nobody has a mailbox"),
+                Ok(Next::Read | Next::Write | Next::Turn) => (),
+            }
+        }
+        are_frames(&told);
+        self.lent.region.copy_out(0, &mut self.image);
+        for (_, grant) in KEYS.iter().filter(|(_, it)| it.access.includes(Access::ReadAtomic)) {
+            let open = grant.offset as usize..(grant.offset + grant.len) as usize;
+            self.lent.region.copy_in(grant.offset, &self.zeros[open.clone()]);
+            self.image[open.clone()].copy_from_slice(&self.zeros[open]);
+        }
+        assert!(self.image == self.zeros, "what no key opens has changed");
+    }
+}
+
+impl Default for FuzzAgent {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Checks that a node has sent frames, of which the last may be a part.
+fn are_frames(mut told: &[u8]) {
+    while let Ok((header, rest)) = AnswerHeader::read_from_prefix(told) {
+        let len = match Told::parse(&header).expect("a node keeps to the protocol") {
+            Told::Answer(answer) => answer.result.unwrap_or(0),
+            Told::Write { len, .. } | Told::Message { len, .. } => len,
+        };
+        told = rest.get(len as usize..).unwrap_or_default();
+    }
+}
+
+/// A client with reply slots.
+pub struct FuzzClient {
+    home: Arc<Region>,
+    scratch: Vec<u8>,
+    image: Vec<u8>,
+    zeros: Vec<u8>,
+}
+
+impl FuzzClient {
+    /// A client whose home region has [`REGION_BYTES`].
+    ///
+    /// # Panics
+    /// If there is no memory for them.
+    pub fn new() -> Self {
+        let home = Arc::new(Region::anonymous(REGION_BYTES).expect("some memory"));
+        let zeros = vec![0; REGION_BYTES as usize];
+        Self { home, scratch: vec![0; TCP_CHUNK_BYTES], image: zeros.clone(), zeros }
+    }
+
+    /// Lets the client, with requests under way, receive these bytes, in pieces of `piece`.
+    ///
+    /// # Panics
+    /// If its home region changes outside of its reply slots, if a READ brings more than was asked
+    /// for, or an operation does not end.
+    pub fn receive(&mut self, bytes: &[u8], piece: usize) {
+        answers(bytes, piece, &self.home, &mut self.scratch);
+        self.home.copy_out(0, &mut self.image);
+        let slots = SLOTS.at.offset() as usize..(SLOTS.at.offset() + u64::from(SLOTS.len)) as usize;
+        self.home.copy_in(SLOTS.at.offset(), &self.zeros[slots.clone()]);
+        self.image[slots.clone()].copy_from_slice(&self.zeros[slots]);
+        assert!(self.image == self.zeros, "a byte outside of the reply slots has changed");
+    }
+}
+
+impl Default for FuzzClient {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn answers(bytes: &[u8], piece: usize, home: &Arc<Region>, scratch: &mut [u8]) {
+    let (ours, mut theirs) = UnixStream::pair().expect("descriptors");
+    ours.set_nonblocking(true).expect("a socket");
+    let mut pushed = Pushed::new(home.clone(), RegionId(0));
+    pushed.replies = Some(SLOTS);
+    let mut ops = Ops::default();
+    let mut link = Link::new(ours.into(), REGION_BYTES);
+    let (at, to) = (RemoteAddr::new(RegionId(1), 0), Remote { address: 0, rkey: 1 });
+    let tasks = [
+        (Task::Words(0), 64),
+        (Task::Append, 100),
+        (Task::CompareSwap { expect: 1, new: 2 }, 8),
+        (Task::Append, 20_000),
+        (Task::FetchAdd { add: 1 }, 8),
+    ];
+    let all = tasks.map(|(task, len)| {
+        let op = ops.add(1, false);
+        ops.lend(op, Buf::new());
+        let flight = Flight { number: 0, op: Some(op), task: Then::Verb(task), at, len };
+        link.push(flight, to, 0, &[], &mut ops);
+        (op, len)
+    });
+    link.send(&mut ops).expect("the socket has room");
+    for piece in bytes.chunks(piece.max(bytes.len() / PIECES_MAX).max(1)) {
+        if theirs.write_all(piece).is_err() || link.receive(&mut ops, &mut pushed, scratch).is_err()
+        {
+            break;
+        }
+        while pushed.take().is_some() {}
+    }
+    for (op, len) in all {
+        assert!(ops.get(op).buf.len() <= len, "more than was asked for");
+    }
+    link.break_off(&mut ops);
+    for (op, _) in all {
+        assert!(ops.outcome(op).is_some(), "an operation does not end");
+    }
+}
+
+/// Bytes of a request's header.
+pub fn request_header(fields: [u64; 6]) -> Vec<u8> {
+    let [verb, flags, key, offset, len, tag] = fields;
+    let mut header = vec![verb as u8, flags as u8, 0, 0];
+    header.extend((key as u32).to_le_bytes());
+    header.extend(offset.to_le_bytes());
+    header.extend((len as u32).to_le_bytes());
+    header.extend((tag as u32).to_le_bytes());
+    header
+}
+
+/// Bytes of an answer's header.
+pub fn answer_header(tag: u32, status: u32, len: u64) -> [u8; ANSWER_BYTES] {
+    let mut header = [0; ANSWER_BYTES];
+    header[..4].copy_from_slice(tag.as_bytes());
+    header[4..8].copy_from_slice(status.as_bytes());
+    header[8..].copy_from_slice(len.as_bytes());
+    header
+}
