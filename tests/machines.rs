@@ -20,10 +20,11 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use guest::clock::{Asker, Offset, answer};
-use guest::config::configuration;
+use guest::config::{CONTROL_PORT, address, configuration};
 use guest::merge::{CLIENTS_OF_HOST, merged, records_in};
 use guest::namespaces::Namespaces;
 use guest::wire::Cut;
@@ -36,7 +37,7 @@ use rand_chacha::ChaCha8Rng;
 use recorded::record::Recorder;
 use recorded::{HOT_KEYS, Recorded, Task, name_of, now};
 use rustix::process::Signal;
-use support::{Node, is_long, private_dir, socket_of, wait_for};
+use support::{LOCH, Node, Process, is_long, private_dir, socket_of, wait_for};
 
 /// Of the engine nessie.
 const TABLES: [&str; 3] = ["usual", "pairs", "cached"];
@@ -573,6 +574,60 @@ fn what_two_hosts_are_answered_over_tcp_is_linearizable() {
         Ok(hosts) => hosts.run("what_two_machines_are_answered_is_linearizable"),
         Err(why) => println!("skipped: there are no network namespaces: {why}"),
     }
+}
+
+/// What the README says of two hosts; and either node is killed and comes back.
+#[test]
+fn two_hosts_over_tcp_are_a_cluster_that_outlives_its_processes() {
+    let hosts = match Namespaces::make() {
+        Ok(hosts) => hosts,
+        Err(why) => return println!("skipped: there are no network namespaces: {why}"),
+    };
+    let dir = private_dir();
+    let secret = dir.path().join("secret");
+    fs::write(&secret, SECRET).expect("a file");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("a file");
+    let loch = |host: usize, words: &[&str]| {
+        let mut command = hosts.command(host, LOCH.as_ref());
+        command.env("LOCH_SOCKET", socket_of(dir.path(), &name_of_node(host)));
+        command.args(words);
+        command
+    };
+    let serve = |host: usize| {
+        let region = dir.path().join(format!("{host}.region")).display().to_string();
+        let cluster = [1, 2].map(|host| address(host, CONTROL_PORT));
+        let (listen, secret) = (&cluster[host - 1], secret.to_str().expect("text"));
+        let words = ["serve", "--memory", "16MiB", "--region", &region, "--listen", listen];
+        let mut command = loch(host, &words);
+        command.args(["--cluster", &cluster.join(","), "--secret", secret]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Process::new(command.spawn().expect("ip is there"))
+    };
+    let answer = |host: usize, words: &[&str]| {
+        let ended = loch(host, words).output().expect("ip is there");
+        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert!(ended.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        text
+    };
+    let mut nodes = [serve(1), serve(2)];
+    let keys: Vec<String> = (0..20).map(|key| format!("key-{key}")).collect();
+    for key in &keys {
+        answer(1, &["put", "--wait", "1m", key, &format!("of {key}")]);
+    }
+    let are_there = |host: usize| {
+        for key in &keys {
+            assert_eq!(answer(host, &["get", "--wait", "1m", key]), format!("of {key}"), "{host}");
+        }
+    };
+    are_there(2);
+    assert!(answer(2, &["stats"]).contains("fabric tcp: "), "it says which");
+    for host in [1, 2] {
+        nodes[host - 1].kill();
+        nodes[host - 1] = serve(host);
+        (1..=HOSTS).for_each(are_there);
+    }
+    let check = answer(1, &["check"]);
+    assert!(check.contains("20 values") && check.contains("0 broken"), "{check}");
 }
 
 #[test]

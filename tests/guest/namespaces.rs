@@ -1,5 +1,6 @@
 //! Two network namespaces of this machine, joined by a wire, in the place of guests: hosts for TCP.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -39,15 +40,21 @@ impl Namespaces {
         Ok(made)
     }
 
+    /// A program on a host.
+    pub fn command(&self, host: usize, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[host - 1]]).arg(program);
+        command
+    }
+
     /// Runs a test of this program in each, as one of the hosts.
     ///
     /// # Panics
     /// If it fails in one of them.
     pub fn run(&self, test: &str) {
-        let start = |(name, host): (&String, usize)| {
-            let child = Command::new("ip")
-                .args(["netns", "exec", name])
-                .arg(std::env::current_exe().expect("this test"))
+        let start = |host: usize| {
+            let child = self
+                .command(host, &std::env::current_exe().expect("this test"))
                 .args(["--exact", test, "--nocapture", "--test-threads", "1"])
                 .env(NAMESPACE, self.shared.path())
                 .env("HOST", host.to_string())
@@ -56,7 +63,7 @@ impl Namespaces {
                 .spawn();
             Process::new(child.expect("ip is there"))
         };
-        let mut hosts: Vec<Process> = self.names.iter().zip(1..).map(start).collect();
+        let mut hosts: Vec<Process> = (1..=HOSTS).map(start).collect();
         let begun = Instant::now();
         while !hosts.is_empty() {
             assert!(begun.elapsed() < RUN_MAX, "a host does not end");

@@ -41,6 +41,9 @@ impl MediumChoice {
     /// The fabric for a host of which nobody says what it has: verbs over this device if it can be
     /// opened, and otherwise TCP. Returns the reason, too.
     pub fn of_host(device: &DeviceChoice) -> (Self, String) {
+        if !cfg!(feature = "verbs") {
+            return (Self::Tcp {}, "this build has no verbs backend".into());
+        }
         let verbs = Self::Verbs(device.clone());
         match AnyMedium::open(&verbs) {
             Ok(_) => (verbs, "there is an RDMA device that can be used".into()),

@@ -62,6 +62,9 @@ impl TcpFabric {
         let agent = Agent::start(own.region().clone(), listener, 1, Some(Box::new(pass_on)))
             .map_err(|error| Error::Device { problem: error.to_string() })?;
         tracing::info!(address = %agent.address(), "the region is lent over TCP");
+        if !agent.address().ip().is_loopback() {
+            tracing::warn!("keys and values are not encrypted on the way: trust the network");
+        }
         let control_port = Mutex::new(Some(ControlPort::Passed { streams, closer }));
         Ok(Self { tcp, agent: Arc::new(agent), own: own.clone(), control_port })
     }
