@@ -71,9 +71,23 @@ impl Engine {
 
     /// Queues a message. It is lost if there is no connection to the worker's node.
     pub fn queue_message(&mut self, to: TcpWorker, message: &[u8]) {
-        let Some(Some(way)) = self.ways.get_mut(usize::from(to.region.0)) else { return };
-        if let Some(link) = way.link.as_mut().filter(|it| it.unsent() <= TCP_UNSENT_BYTES_MAX) {
-            link.push_message(to.mailbox, message);
+        if self.wait_for_room(to.region).is_ok() {
+            let way = self.ways[usize::from(to.region.0)].as_mut().expect("it was looked at");
+            way.link.as_mut().expect("it was looked at").push_message(to.mailbox, message);
+        }
+    }
+
+    /// Waits until a node takes more: nothing else bounds how many requests without answers there
+    /// are. A node that takes nothing is given up after a while.
+    fn wait_for_room(&mut self, region: RegionId) -> Result<()> {
+        loop {
+            let link = self.way(region).and_then(|way| way.link.as_ref());
+            let link = link.ok_or(FabricError::Unreachable { region })?;
+            if link.unsent() <= TCP_UNSENT_BYTES_MAX {
+                return Ok(());
+            }
+            self.progress(false);
+            std::thread::yield_now();
         }
     }
 
@@ -236,17 +250,7 @@ impl Carrier for Engine {
     }
 
     fn queue_unsignaled(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
-        let region = at.region();
-        loop {
-            let link = self.way(region).and_then(|way| way.link.as_ref());
-            let link = link.ok_or(FabricError::Unreachable { region })?;
-            if link.unsent() <= TCP_UNSENT_BYTES_MAX {
-                break;
-            }
-            // The node takes no more for now, and nothing bounds how many of these there are.
-            self.progress(false);
-            std::thread::yield_now();
-        }
+        self.wait_for_room(at.region())?;
         self.push(None, Then::Unsignaled, at, bytes.len(), bytes);
         self.flush(Link::owes_flush);
         Ok(())

@@ -125,24 +125,30 @@ fn a_full_mailbox_lets_its_senders_wait_and_nobody_else() {
     let (_other, other) = node.endpoint();
     let mailbox = node.agent.mailbox(NODE, None);
     let worker = messages.peer(&mailbox.address()).unwrap();
-    let count = TCP_MAILBOX_BYTES_MAX / 4096 + 100;
-    for number in 0..count as u32 {
-        let mut message = vec![0; 4000];
-        message[..4].copy_from_slice(&number.to_le_bytes());
-        messages.send(worker, &message).unwrap();
-        block_on(endpoint.yield_now());
-    }
-    assert_eq!(block_on(other.fetch_add(at(0), 1)), Ok(0), "it does not wait");
-    let mut taken = 0;
-    let begun = Instant::now();
-    while taken < count {
-        block_on(endpoint.yield_now());
-        while let Ok((_, message)) = mailbox.try_receive(Buf::new()) {
-            assert_eq!(message[..4], (taken as u32).to_le_bytes());
-            taken += 1;
+    // More than the mailbox, the sockets and the client's queue hold.
+    let count = 8 * TCP_MAILBOX_BYTES_MAX / 4096;
+    let (full, is_full) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            is_full.recv().unwrap();
+            for taken in 0..count as u32 {
+                let (_, message) = block_on(mailbox.receive(Buf::new()));
+                assert_eq!(message[..4], taken.to_le_bytes());
+            }
+        });
+        scope.spawn(move || {
+            // By then the sender waits.
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(block_on(other.fetch_add(at(0), 1)), Ok(0), "it does not wait");
+            full.send(()).unwrap();
+        });
+        for number in 0..count as u32 {
+            let mut message = vec![0; 4000];
+            message[..4].copy_from_slice(&number.to_le_bytes());
+            messages.send(worker, &message).unwrap();
         }
-        assert!(begun.elapsed() < PATIENCE, "{taken} of {count} have come");
-    }
+        block_on(endpoint.fetch_add(at(8), 1)).unwrap();
+    });
 }
 
 /// A client that takes no replies costs the node a bounded amount of memory, and the worker no
