@@ -131,6 +131,18 @@ pub trait Messages {
     }
 }
 
+/// Checks messages before the first of them is sent.
+///
+/// # Errors
+/// [`FabricError::TooLong`] if one of them has more than `max` bytes.
+#[inline]
+pub(crate) fn check_lengths<P>(messages: &[(P, &[u8])], max: usize) -> Result<()> {
+    match messages.iter().find(|(_, bytes)| bytes.len() > max) {
+        None => Ok(()),
+        Some((_, long)) => Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 }),
+    }
+}
+
 /// A thread may have no messages: then nothing arrives, and nobody can be sent anything.
 impl<M: Messages> Messages for Option<M> {
     type Peer = M::Peer;

@@ -17,6 +17,15 @@ thread_local! {
 /// Lengths about which something changes.
 const LENGTHS: [u64; 8] = [0, 1, 8, 64, 4096, 16 << 10, (16 << 10) + 1, u32::MAX as u64];
 
+/// Adds the bytes after a header: bytes of the input, or as many as the header says.
+fn add_body(to: &mut Vec<u8>, input: &mut Input<'_>, len: u64, byte: u8) {
+    let given = usize::from(input.byte());
+    match input.below(2) {
+        0 => to.extend_from_slice(input.take(given)),
+        _ => to.resize(to.len() + len as usize, byte),
+    }
+}
+
 /// A byte that says whether the rest is frames, and in which pieces it comes; and requests, or any
 /// bytes.
 ///
@@ -45,12 +54,7 @@ pub fn tcp_agent(bytes: &[u8]) {
             _ => input.u16().into(),
         };
         sent.extend(request_header([verb.into(), flags.into(), key, offset, len, 0]));
-        let body = usize::from(input.byte());
-        match input.below(2) {
-            0 => sent.extend_from_slice(input.take(body)),
-            // As many as the header says, within bounds.
-            _ => sent.resize(sent.len() + len.min(64 << 10) as usize, 0xA5),
-        }
+        add_body(&mut sent, &mut input, len.min(64 << 10), 0xA5);
     }
     sent.extend_from_slice(input.rest());
     AGENT.with_borrow_mut(|agent| agent.receive(&sent, piece));
@@ -77,11 +81,7 @@ pub fn tcp_client(bytes: &[u8]) {
             _ => input.byte().into(),
         };
         told.extend(answer_header(tag, status, len));
-        let body = usize::from(input.byte());
-        match input.below(2) {
-            0 => told.extend_from_slice(input.take(body)),
-            _ => told.resize(told.len() + len.min(32 << 10) as usize, 0x5A),
-        }
+        add_body(&mut told, &mut input, len.min(32 << 10), 0x5A);
     }
     told.extend_from_slice(input.rest());
     CLIENT.with_borrow_mut(|client| client.receive(&told, piece));

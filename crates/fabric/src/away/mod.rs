@@ -107,6 +107,11 @@ impl<C: Carrier> Away<C> {
         Self { home, local, carrier }
     }
 
+    /// The carrier, for others of this endpoint's thread.
+    pub fn shared(&self) -> &Arc<Mutex<C>> {
+        &self.carrier
+    }
+
     /// The carrier. Only this endpoint's thread, and nobody for long, holds it.
     #[inline]
     pub fn carrier(&self) -> MutexGuard<'_, C> {

@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::limits::{MAIL_MESSAGE_BYTES_MAX, MAIL_PEERS_MAX, REGIONS_MAX};
-use crate::messages::AddressKind;
+use crate::messages::{AddressKind, check_lengths};
 use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, RemoteAddr, Result};
 
 use super::Region;
@@ -281,10 +281,7 @@ impl Messages for ShmMessages {
 
     #[inline]
     fn send_all(&self, messages: &[(Peer, &[u8])]) -> Result<()> {
-        let max = MAIL_MESSAGE_BYTES_MAX;
-        if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() > max) {
-            return Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 });
-        }
+        check_lengths(messages, self.message_bytes_max())?;
         let inner = &mut *self.inner.borrow_mut();
         let mut messages = messages.iter().peekable();
         while let Some((to, bytes)) = messages.next() {

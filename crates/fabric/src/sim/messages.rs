@@ -2,7 +2,7 @@
 
 use super::verb::Work;
 use super::{DATAGRAM_BYTES_MAX, ProcessId, SimEndpoint};
-use crate::messages::AddressKind;
+use crate::messages::{AddressKind, check_lengths};
 use crate::{Buf, FabricError, MessageAddress, Messages, RemoteAddr, Result, UnreliableWrites};
 
 impl SimEndpoint {
@@ -33,10 +33,7 @@ impl Messages for SimEndpoint {
     }
 
     fn send_all(&self, messages: &[(ProcessId, &[u8])]) -> Result<()> {
-        let max = self.message_bytes_max as u64;
-        if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() as u64 > max) {
-            return Err(FabricError::TooLong { len: long.len() as u64, max });
-        }
+        check_lengths(messages, self.message_bytes_max)?;
         messages.iter().try_for_each(|(to, bytes)| SimEndpoint::send(self, *to, bytes))
     }
 

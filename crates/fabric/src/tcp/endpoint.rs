@@ -26,7 +26,6 @@ use crate::{Fabric, RegionId, RemoteAddr, Result, UnreliableWrites};
 /// endpoint ends its connections; verbs that have left are executed nevertheless.
 pub struct TcpEndpoint {
     away: Away<Engine>,
-    engine: Arc<Mutex<Engine>>,
 }
 
 impl TcpEndpoint {
@@ -36,7 +35,7 @@ impl TcpEndpoint {
         local.attach(home, home_region.clone());
         let engine =
             Arc::new_cyclic(|itself| Mutex::new(Engine::new(itself.clone(), home_region, home)));
-        Self { away: Away::new(local, home, engine.clone()), engine }
+        Self { away: Away::new(local, home, engine) }
     }
 
     /// Workers WRITE replies to these slots, which are in the home region.
@@ -51,7 +50,7 @@ impl TcpEndpoint {
 
     /// The messages over the endpoint's connections.
     pub fn messages(&self) -> TcpMessages {
-        TcpMessages::new(self.engine.clone())
+        TcpMessages::new(self.away.shared().clone())
     }
 
     /// Connects to the agent at `address`, whose node has given `answer` and has a region of

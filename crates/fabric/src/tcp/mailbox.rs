@@ -9,7 +9,7 @@ use super::frame::Told;
 use super::lent::Lent;
 use super::letters::Letters;
 use crate::limits::MAIL_MESSAGE_BYTES_MAX;
-use crate::messages::AddressKind;
+use crate::messages::{AddressKind, check_lengths};
 use crate::shm::Bell;
 use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, Result};
 
@@ -85,10 +85,7 @@ impl Messages for TcpMailbox {
     }
 
     fn send_all(&self, messages: &[(TcpClient, &[u8])]) -> Result<()> {
-        let max = MAIL_MESSAGE_BYTES_MAX;
-        if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() > max) {
-            return Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 });
-        }
+        check_lengths(messages, self.message_bytes_max())?;
         let inner = self.inner.borrow();
         let mut dirty = Vec::new();
         for (TcpClient(to), bytes) in messages {

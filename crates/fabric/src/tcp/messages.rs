@@ -7,7 +7,7 @@ use super::inbox::lock;
 use super::pushed::TcpWorker;
 use crate::away::Carrier;
 use crate::limits::MAIL_MESSAGE_BYTES_MAX;
-use crate::messages::AddressKind;
+use crate::messages::{AddressKind, check_lengths};
 use crate::networks::Network;
 use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, Result};
 
@@ -49,10 +49,7 @@ impl Messages for TcpMessages {
 
     /// A message to a node to which there is no connection is lost.
     fn send_all(&self, messages: &[(TcpWorker, &[u8])]) -> Result<()> {
-        let max = MAIL_MESSAGE_BYTES_MAX;
-        if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() > max) {
-            return Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 });
-        }
+        check_lengths(messages, self.message_bytes_max())?;
         let mut engine = self.engine();
         messages.iter().for_each(|(to, bytes)| engine.queue_message(*to, bytes));
         engine.ring();

@@ -78,7 +78,7 @@ impl Fabric for AgentEndpoint {
         poll_wait yield_now ring is_core_wanted => local
     );
 
-    /// Those of the endpoints of clients, which read what this one writes.
+    /// The same as for clients' endpoints, because clients read the entries that this one writes.
     fn caps(&self) -> Caps {
         CAPS
     }

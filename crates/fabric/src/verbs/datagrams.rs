@@ -30,6 +30,7 @@ use std::time::Instant;
 use crate::limits::{
     EMPTY_POLLS_MAX, RECEIVES, SEND_POLLS_MAX, SENDS, SIGNAL_EVERY, WAY_RETRY, WAYS_MAX,
 };
+use crate::messages::check_lengths;
 use crate::{Buf, FabricError, MessageAddress, Messages, Result};
 use rand::Rng;
 
@@ -416,10 +417,7 @@ impl Messages for Datagrams {
 
     /// Waits while the send queue is full, for as long as the card needs for a message.
     fn send_all(&self, messages: &[(Peer, &[u8])]) -> Result<()> {
-        let max = self.message_bytes_max();
-        if let Some((_, long)) = messages.iter().find(|(_, bytes)| bytes.len() > max) {
-            return Err(FabricError::TooLong { len: long.len() as u64, max: max as u64 });
-        }
+        check_lengths(messages, self.message_bytes_max())?;
         let inner = &mut *self.inner.borrow_mut();
         if inner.failed {
             inner.progress();

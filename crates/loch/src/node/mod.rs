@@ -51,7 +51,8 @@ use crate::layout::memory::{ClusterMemory, Member};
 use crate::layout::plan::{check_private, host_bytes};
 use crate::limits::{CLOSE_TIMEOUT, FRAME_BYTES_MAX};
 use crate::session::connection::{Connection, mark};
-use crate::session::wire::{self, MediumChoice, PROTOCOL, Reply, Welcome};
+use crate::session::opened::Chosen;
+use crate::session::wire::{self, PROTOCOL, Reply, Welcome};
 use crate::{Error, NodeConfig, Result};
 
 use attacher::{AttacherThread, LatestMemory, warn_of_other_memory};
@@ -286,8 +287,8 @@ impl NodeServices {
         self.network.as_ref().map(NodeNetwork::control)
     }
 
-    fn medium(&self) -> Option<(MediumChoice, String)> {
-        self.network.as_ref().map(|network| network.medium.clone())
+    fn chosen(&self) -> Option<Chosen> {
+        self.network.as_ref().map(|network| network.chosen.clone())
     }
 }
 
@@ -333,7 +334,8 @@ fn read(name: &str, socket: &Path, owned: &OwnedRegion) -> Result<Member> {
 
 fn welcome(services: &NodeServices, cluster: &[PathBuf]) -> Result<Welcome> {
     let own = &services.own;
-    let (medium, reason) = services.medium().unzip();
+    let chosen = services.chosen().map(|Chosen { medium, reason }| (medium, reason));
+    let (medium, reason) = chosen.unzip();
     let welcome = Welcome {
         protocol: PROTOCOL,
         name: own.name.clone(),

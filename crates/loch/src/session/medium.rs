@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use loch_fabric::{Fabric, Messages, RegionId, RemoteAddr, UnreliableWrites};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::connection::Connection;
@@ -65,6 +66,16 @@ pub(crate) trait Medium: Clone + Send + Sync + 'static {
 
     /// The nodes to which connections broke.
     fn broken(endpoint: &Self::Endpoint) -> Vec<RegionId>;
+}
+
+/// Reads the answer of a node that lets an endpoint in.
+///
+/// # Errors
+/// [`Error::Device`](crate::Error::Device).
+pub(super) fn read_answer<A: DeserializeOwned>(answer: &Value, from: &Member) -> Result<A> {
+    A::deserialize(answer).map_err(|error| crate::Error::Device {
+        problem: format!("{} sent an answer that cannot be read: {error}", from.socket.display()),
+    })
 }
 
 /// An endpoint with the links that make its connections.
@@ -144,7 +155,7 @@ impl TableSession {
 /// node and returns the answer.
 ///
 /// # Errors
-/// Those of [`Medium::offer`], [`Medium::connect`] and `asked`.
+/// The errors of [`Medium::offer`], [`Medium::connect`] and `asked`.
 pub(crate) fn connect<M: Medium>(
     medium: &M,
     endpoint: &M::Endpoint,

@@ -37,20 +37,46 @@ impl AnyMedium {
     }
 }
 
-impl MediumChoice {
-    /// The fabric for a host of which nobody says what it has: verbs over this device if it can be
-    /// opened, and otherwise TCP. Returns the reason, too.
-    pub fn of_host(device: &DeviceChoice) -> (Self, String) {
-        if !cfg!(feature = "verbs") {
-            return (Self::Tcp {}, "this build has no verbs backend".into());
-        }
-        let verbs = Self::Verbs(device.clone());
-        match AnyMedium::open(&verbs) {
-            Ok(_) => (verbs, "there is an RDMA device that can be used".into()),
-            Err(error) => (Self::Tcp {}, error.to_string()),
-        }
-    }
+/// The fabric that a node was given, or that was chosen for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    /// The fabric.
+    pub medium: MediumChoice,
+    /// Why it is that one.
+    pub reason: String,
+}
 
+impl Chosen {
+    /// Opens the configured fabric. Without one it opens verbs, if the host has a device that can be
+    /// opened, and TCP otherwise.
+    ///
+    /// # Errors
+    /// The errors of [`AnyMedium::open`], for a configured fabric.
+    pub fn open(
+        configured: Option<MediumChoice>,
+        device: &DeviceChoice,
+    ) -> Result<(Self, AnyMedium)> {
+        if let Some(medium) = configured {
+            let opened = AnyMedium::open(&medium)?;
+            return Ok((Self { medium, reason: "it is configured".into() }, opened));
+        }
+        let reason = if cfg!(feature = "verbs") {
+            let medium = MediumChoice::Verbs(device.clone());
+            match AnyMedium::open(&medium) {
+                Ok(opened) => {
+                    let reason = "there is an RDMA device that can be used".into();
+                    return Ok((Self { medium, reason }, opened));
+                }
+                Err(error) => error.to_string(),
+            }
+        } else {
+            "this build has no verbs backend".into()
+        };
+        Ok((Self { medium: MediumChoice::Tcp {}, reason }, AnyMedium::Tcp(Tcp)))
+    }
+}
+
+impl MediumChoice {
     /// The name of the fabric.
     pub fn name(&self) -> &'static str {
         match self {

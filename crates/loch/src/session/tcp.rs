@@ -8,7 +8,7 @@ use loch_fabric::{RegionId, RemoteAddr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::medium::Medium;
+use super::medium::{Medium, read_answer};
 use crate::layout::memory::Member;
 use crate::{Error, Result};
 
@@ -54,9 +54,7 @@ impl Medium for Tcp {
         answer: &Value,
         patience: Duration,
     ) -> Result<()> {
-        let answer = Answer::deserialize(answer).map_err(|error| Error::Device {
-            problem: format!("{} sent an answer that cannot be read: {error}", to.socket.display()),
-        })?;
+        let answer: Answer = read_answer(answer, to)?;
         let (region, bytes) = (RegionId(to.header.node as u8), to.header.region_bytes);
         let mut last = None;
         for address in looked_up(to, address)? {

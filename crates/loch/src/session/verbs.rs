@@ -1,6 +1,5 @@
 //! The fabric `verbs`: a device, and endpoints of it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +8,9 @@ use loch_fabric::RegionId;
 use loch_fabric::verbs::{
     Answer, Datagrams, Device, DeviceError, Selection, Transport, VerbsEndpoint, VerbsError,
 };
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::medium::Medium;
+use super::medium::{Medium, read_answer};
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::session::wire::DeviceChoice;
 use crate::{ByteSize, Error, Result};
@@ -71,20 +69,13 @@ impl Medium for Card {
         _patience: Duration,
     ) -> Result<()> {
         let (region, bytes) = (RegionId(to.header.node as u8), to.header.region_bytes);
-        let answer = of_answer(answer, &to.socket)?;
+        let answer: Answer = read_answer(answer, to)?;
         endpoint.connect(region, bytes, &answer).map_err(|error| of_verbs(error, bytes))
     }
 
     fn broken(endpoint: &VerbsEndpoint) -> Vec<RegionId> {
         endpoint.broken()
     }
-}
-
-/// Reads the answer of the node at `socket`.
-fn of_answer(answer: &Value, socket: &Path) -> Result<Answer> {
-    Answer::deserialize(answer).map_err(|error| Error::Device {
-        problem: format!("{} sent an answer that cannot be read: {error}", socket.display()),
-    })
 }
 
 /// Makes an error of the device one of this crate; `region_bytes` is the size of the region.

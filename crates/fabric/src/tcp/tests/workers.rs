@@ -116,7 +116,7 @@ fn a_worker_that_starts_again_has_another_mailbox() {
     assert_eq!(&message[..], b"to the next");
 }
 
-/// Those who send to a worker that takes nothing wait, and nothing is lost.
+/// Clients that send to a worker wait while it takes nothing, and no message is lost.
 #[test]
 fn a_full_mailbox_lets_its_senders_wait_and_nobody_else() {
     let node = Node::new();

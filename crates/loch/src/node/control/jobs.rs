@@ -54,7 +54,7 @@ impl Jobs {
     /// Waits for the next job.
     ///
     /// # Errors
-    /// Those of [`Receiver::recv_timeout`].
+    /// The errors of [`Receiver::recv_timeout`].
     pub fn next(&mut self, timeout: Duration) -> Result<Job, RecvTimeoutError> {
         loop {
             self.waiting.extend(self.queue.try_iter());

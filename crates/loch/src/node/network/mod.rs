@@ -9,6 +9,7 @@ mod verbs;
 
 use std::sync::Arc;
 
+use loch_engines::requests::Sessions as ClientSessions;
 use serde_json::Value;
 
 use super::{Node, NodeServices, prepare, read};
@@ -24,9 +25,9 @@ use crate::node::sessions::Sessions;
 use crate::node::workers::transport::NodeTransport;
 use crate::node::workers::{self, Workers};
 use crate::session::medium::{Medium, connect};
-use crate::session::opened::AnyMedium;
+use crate::session::opened::{AnyMedium, Chosen};
 use crate::session::slot::SessionId;
-use crate::session::wire::{Code, Connect, MediumChoice, Refused};
+use crate::session::wire::{Code, Connect, Refused};
 use crate::{Error, NodeConfig, Result};
 
 /// The fabric of a node, or a stand-in for one in tests.
@@ -50,8 +51,8 @@ pub(super) trait NodeFabric {
 /// The network parts of a node.
 pub(super) struct NodeNetwork {
     control: ControlThreads,
-    /// The fabric that the node's clients use, and why it is that one.
-    pub medium: (MediumChoice, String),
+    /// The fabric that the node's clients use.
+    pub chosen: Chosen,
 }
 
 impl NodeNetwork {
@@ -66,22 +67,20 @@ impl NodeNetwork {
 /// # Errors
 /// As [`Node::start`].
 pub(super) fn start_node(config: &NodeConfig, plan: &NodePlan, network: Network) -> Result<Node> {
-    let choice = match &network.medium {
-        Some(configured) => (configured.clone(), "it is configured".into()),
-        None => MediumChoice::of_host(&network.device),
-    };
-    tracing::info!(fabric = choice.0.name(), reason = choice.1, "the node is on a network");
     // What may fail comes first, so a host without a device is left as it was.
-    match AnyMedium::open(&choice.0)? {
+    let (chosen, opened) = Chosen::open(network.medium.clone(), &network.device)?;
+    let Chosen { medium, reason } = &chosen;
+    tracing::info!(fabric = medium.name(), reason, "the node is on a network");
+    match opened {
         AnyMedium::Tcp(tcp) => {
             let listener = tcp::listen(network.listen.as_deref())?;
             let fabric = |own: &Member| tcp::TcpFabric::new(tcp, own, listener);
-            Node::start_networked(config, plan, (network, choice), fabric)
+            Node::start_networked(config, plan, (network, chosen), fabric)
         }
         #[cfg(feature = "verbs")]
         AnyMedium::Verbs(card) => {
             let fabric = |own: &Member| verbs::VerbsFabric::new(card, own);
-            Node::start_networked(config, plan, (network, choice), fabric)
+            Node::start_networked(config, plan, (network, chosen), fabric)
         }
     }
 }
@@ -90,13 +89,13 @@ impl Node {
     pub(in crate::node) fn start_networked<M: NodeFabric>(
         config: &NodeConfig,
         plan: &NodePlan,
-        (network, choice): (Network, (MediumChoice, String)),
+        (network, chosen): (Network, Chosen),
         fabric: impl FnOnce(&Member) -> Result<M>,
     ) -> Result<Self> {
         let (listener, region, pages) = prepare(plan, config.ephemeral)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let fabric = fabric(&own)?;
-        let services = NodeServices::networked((network, choice), own, plan, region.warm, &fabric)?;
+        let services = NodeServices::networked((network, chosen), own, plan, region.warm, &fabric)?;
         Self::serve(config, plan, listener, region, pages, services)
     }
 }
@@ -104,7 +103,7 @@ impl Node {
 impl NodeServices {
     /// Starts the parts of a node whose memory is reached over a network.
     fn networked(
-        (network, medium): (Network, (MediumChoice, String)),
+        (network, chosen): (Network, Chosen),
         own: Member,
         plan: &NodePlan,
         warm: bool,
@@ -112,7 +111,7 @@ impl NodeServices {
     ) -> Result<Self> {
         let (sessions, ended) = Sessions::restore(&own, true);
         let sessions = Arc::new(sessions);
-        let name = medium.0.name();
+        let name = chosen.medium.name();
         let (control, scrubber) = start(network, name, own.clone(), sessions.clone(), fabric)?;
         if warm {
             scrubber.handle().ended(ended > 0);
@@ -131,7 +130,7 @@ impl NodeServices {
             sessions,
             workers,
             scrubber,
-            network: Some(NodeNetwork { control, medium }),
+            network: Some(NodeNetwork { control, chosen }),
         })
     }
 }
@@ -163,6 +162,12 @@ fn start(
         .map_err(Error::os("start a thread for", &socket))?;
     control.plane().set_scrubber(scrubber.handle());
     Ok((control, scrubber))
+}
+
+/// What the node knows of the sessions of a table's clients, for the table's workers.
+fn sessions_of(plane: &Arc<ControlPlane>, table: usize) -> ClientSessions {
+    let plane = plane.clone();
+    Box::new(move |node, slot| plane.holder(table, node, slot))
 }
 
 /// The scrubber's way to the memory of all nodes that are up.

@@ -13,7 +13,7 @@ use loch_fabric::{RegionId, RemoteAddr};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{NodeFabric, RemoteAccess};
+use super::{NodeFabric, RemoteAccess, sessions_of};
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::HANDSHAKES_MAX;
 use crate::node::control::registry::{Acceptor, Admission, Visit};
@@ -42,7 +42,8 @@ pub(super) struct TcpFabric {
     tcp: Tcp,
     agent: Arc<Agent>,
     own: Member,
-    /// Of the other nodes' links, which the agent passes on; for the control plane.
+    /// The port for the other nodes' links, which the agent passes on, until the control plane
+    /// takes it.
     control_port: Mutex<Option<ControlPort>>,
 }
 
@@ -200,8 +201,7 @@ impl WorkerTransport for TcpTransport {
     }
 
     fn sessions(&self, site: &WorkerSite) -> Sessions {
-        let (plane, table) = (self.plane.clone(), site.table);
-        Box::new(move |node, slot| plane.holder(table, node, slot))
+        sessions_of(&self.plane, site.table)
     }
 }
 

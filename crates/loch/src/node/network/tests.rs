@@ -18,6 +18,7 @@ use crate::node::plan::NodePlan;
 use crate::node::scrubber::ClusterAccess;
 use crate::node::workers::transport::MappedTransport;
 use crate::session::connection::Connection;
+use crate::session::opened::Chosen;
 use crate::session::slot::SessionId;
 use crate::session::wire::Connect;
 use crate::{ByteSize, Cluster, ConnectOptions, Error, FabricKind, NodeConfig};
@@ -101,7 +102,8 @@ impl Hosts {
         let network = plan.network.take().unwrap();
         let fabric = |_: &_| Ok(Deviceless(self.books[node].clone()));
         let medium = network.medium.clone().unwrap();
-        Node::start_networked(&config, &plan, (network, (medium, String::new())), fabric).unwrap()
+        let chosen = Chosen { medium, reason: String::new() };
+        Node::start_networked(&config, &plan, (network, chosen), fabric).unwrap()
     }
 
     fn connect(&self, node: usize, read_only: bool) -> Connection {

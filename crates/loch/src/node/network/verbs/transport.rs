@@ -24,6 +24,7 @@ use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
 use loch_fabric::verbs::{Accepted, Datagrams, VerbsEndpoint, VerbsError};
 use loch_fabric::{RegionId, RemoteAddr};
 
+use super::super::sessions_of;
 use super::lent::LentRegion;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{ASK_TIMEOUT, RECONNECT_PAUSE};
@@ -253,8 +254,7 @@ impl WorkerTransport for VerbsTransport {
     }
 
     fn sessions(&self, site: &WorkerSite) -> Sessions {
-        let (plane, table) = (self.plane.clone(), site.table);
-        Box::new(move |node, slot| plane.holder(table, node, slot))
+        sessions_of(&self.plane, site.table)
     }
 }
 
