@@ -89,7 +89,7 @@ pub(crate) struct Away<C> {
     pub home: RegionId,
     /// The mapped region, the clock, and the counters.
     pub local: ShmEndpoint,
-    carrier: Arc<Mutex<C>>,
+    pub carrier: Arc<Mutex<C>>,
 }
 
 /// An operation that a future waits for. If this is dropped before the operation is over, the
@@ -105,11 +105,6 @@ type Refusal = (Buf, FabricError);
 impl<C: Carrier> Away<C> {
     pub fn new(local: ShmEndpoint, home: RegionId, carrier: Arc<Mutex<C>>) -> Self {
         Self { home, local, carrier }
-    }
-
-    /// The carrier, for others of this endpoint's thread.
-    pub fn shared(&self) -> &Arc<Mutex<C>> {
-        &self.carrier
     }
 
     /// The carrier. Only this endpoint's thread, and nobody for long, holds it.

@@ -50,7 +50,7 @@ impl TcpEndpoint {
 
     /// The messages over the endpoint's connections.
     pub fn messages(&self) -> TcpMessages {
-        TcpMessages::new(self.away.shared().clone())
+        TcpMessages::new(self.away.carrier.clone())
     }
 
     /// Connects to the agent at `address`, whose node has given `answer` and has a region of

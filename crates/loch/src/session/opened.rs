@@ -47,8 +47,8 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Opens the configured fabric. Without one it opens verbs, if the host has a device that can be
-    /// opened, and TCP otherwise.
+    /// Opens the configured fabric. Without one it opens verbs, if the host has a device that can
+    /// be opened, and TCP otherwise.
     ///
     /// # Errors
     /// The errors of [`AnyMedium::open`], for a configured fabric.
