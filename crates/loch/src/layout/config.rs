@@ -95,10 +95,10 @@ pub struct WorkersConfig {
     /// then takes a whole processor, and answers sooner. Default no: it looks for a while, then
     /// yields its processor, and then sleeps.
     pub dedicated: bool,
-    /// The longest that a worker without requests sleeps if clients may be on other hosts, in
+    /// The longest that a worker without requests sleeps if clients may come over verbs, in
     /// microseconds. Their first request after a pause waits up to this time. Default 1000: at rest
-    /// a worker then uses 1 to 2 % of a processor, mostly to be woken. On one host requests wake
-    /// the worker, which uses nothing at rest.
+    /// a worker then uses 1 to 2 % of a processor, mostly to be woken. On one host and over TCP
+    /// requests wake the worker, which uses nothing at rest.
     pub sleep_max_us: u64,
 }
 
