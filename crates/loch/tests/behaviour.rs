@@ -1,10 +1,11 @@
 //! The behaviour of a table of any engine: one suite, run against each, on nodes inside the test's
 //! process, which share memory or are reached over TCP.
 
+mod ports;
+
 use std::cell::RefCell;
 use std::fs::Permissions;
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,6 +16,7 @@ use loch::{
     ByteSize, Cluster, Conditional, ConnectOptions, EmbeddedConfig, Error, Expect, FabricKind,
     Node, NodeConfig, PutOptions, Table, TableConfig, Version,
 };
+use ports::free_address;
 
 /// An engine, with the options that it is run with.
 struct Kind {
@@ -170,12 +172,7 @@ fn over_tcp(config: &EmbeddedConfig) -> Vec<Cluster> {
     let secret = dir.path().join("secret");
     std::fs::write(&secret, "of all nodes of the test").unwrap();
     std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
-    // They are held until the last is known, so that they differ.
-    let ports: Vec<_> = (0..config.nodes.max(2))
-        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
-        .collect();
-    let addresses: Vec<_> = ports.iter().map(|it| it.local_addr().unwrap().to_string()).collect();
-    drop(ports);
+    let addresses: Vec<_> = (0..config.nodes.max(2)).map(|_| free_address()).collect();
     let start = |(node, address): (usize, &String)| {
         Node::start(NodeConfig {
             name: format!("n{node}"),

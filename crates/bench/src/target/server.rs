@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -51,9 +51,7 @@ impl Place {
     fn free(transport: PeerTransport, dir: &Path) -> std::io::Result<Self> {
         Ok(match transport {
             PeerTransport::Unix => Self::Unix(dir.join("socket")),
-            PeerTransport::Tcp => {
-                Self::Tcp(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
-            }
+            PeerTransport::Tcp => Self::Tcp(free_address()?),
         })
     }
 
@@ -64,6 +62,27 @@ impl Place {
             Self::Tcp(address) => address.to_string().into(),
         }
     }
+}
+
+/// Ports that the system gives to no connection by itself.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// An address of the loopback at which no process listens now, another with each call. If another
+/// process takes it before its server does, the server fails with an error that says so.
+pub fn free_address() -> std::io::Result<SocketAddr> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut tried = Err(std::io::ErrorKind::AddrInUse.into());
+    for _ in PORTS {
+        // Those of other processes begin elsewhere.
+        let next =
+            std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + (next % PORTS.len() as u32) as u16;
+        tried = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).and_then(|it| it.local_addr());
+        if tried.is_ok() {
+            break;
+        }
+    }
+    tried
 }
 
 /// Connects to a server by the name of its place.

@@ -3,12 +3,13 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use loch::{FabricKind, NodeConfig};
 use rand::Rng;
+
+use crate::target::server::free_address;
 
 /// Bytes of the secret.
 const SECRET_BYTES: usize = 32;
@@ -28,7 +29,8 @@ pub fn is_soft_roce(devices: impl AsRef<Path>) -> bool {
 pub fn join(configs: &mut [NodeConfig], fabric: FabricKind, dir: &Path) -> io::Result<()> {
     let secret = dir.join("secret");
     write_secret(&secret)?;
-    let addresses = free_addresses(configs.len())?;
+    let addresses = configs.iter().map(|_| free_address().map(|at| at.to_string()));
+    let addresses = addresses.collect::<io::Result<Vec<_>>>()?;
     for (config, address) in configs.iter_mut().zip(&addresses) {
         config.fabric = fabric;
         config.listen = Some(address.clone());
@@ -44,16 +46,6 @@ fn write_secret(file: &Path) -> io::Result<()> {
     let text: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
     file.write_all(text.as_bytes())
-}
-
-/// Addresses at which no process listens now. All are held until the last is found, so that they
-/// differ. If another process takes one before its node does, the node fails with an error that
-/// says so.
-fn free_addresses(count: usize) -> io::Result<Vec<String>> {
-    let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let listeners: Vec<TcpListener> = (0..count).map(listen).collect::<io::Result<_>>()?;
-    let address = |listener: &TcpListener| listener.local_addr().map(|at| at.to_string());
-    listeners.iter().map(address).collect()
 }
 
 #[cfg(test)]

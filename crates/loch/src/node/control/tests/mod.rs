@@ -5,5 +5,7 @@ mod endings;
 mod grants;
 mod links;
 mod planes;
+#[path = "../../../../tests/ports/mod.rs"]
+pub(crate) mod ports;
 pub(crate) mod rig;
 mod strangers;

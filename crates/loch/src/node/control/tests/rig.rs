@@ -1,7 +1,6 @@
 //! A cluster of control planes in one process.
 
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 use super::super::credentials::Credentials;
 use super::super::registry::{Acceptor, Admission, Visit};
 use super::super::{ControlParts, ControlPort, ControlThreads};
+use super::ports::free_address;
 use crate::layout::memory::Member;
 use crate::layout::plan;
 use crate::node::control_client::Caller;
@@ -119,24 +119,6 @@ pub struct RigNode {
 pub struct Rig {
     pub addresses: Vec<String>,
     pub places: Vec<RigNode>,
-}
-
-/// Ports that the system gives to nobody by itself: a connection of another test could else have
-/// the port before a node listens there.
-const PORTS: std::ops::Range<u16> = 10_000..32_000;
-
-/// An address at which no process listens.
-pub fn free_address() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        // Tests of other processes begin elsewhere.
-        let next =
-            std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = PORTS.start + (next % PORTS.len() as u32) as u16;
-        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            return listener.local_addr().unwrap().to_string();
-        }
-    }
 }
 
 pub fn secret(byte: u8) -> Credentials {
