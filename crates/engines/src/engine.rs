@@ -170,6 +170,8 @@ pub struct Needs {
     pub session_to_read: bool,
     /// Requests are unreliable WRITEs and may get lost.
     pub unreliable_writes: bool,
+    /// A client with a session does nothing but send requests.
+    pub requests_only: bool,
     /// Workers can compute on values. This is no need of the table but an ability of it.
     pub computes: bool,
     /// Bytes of the longest key together with its value, if there is a bound.
@@ -184,6 +186,7 @@ impl Needs {
         private_memory: false,
         session_to_read: false,
         unreliable_writes: false,
+        requests_only: false,
         computes: false,
         key_and_value_bytes_max: None,
     };

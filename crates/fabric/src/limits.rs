@@ -201,7 +201,13 @@ pub(crate) const TCP_ARRIVED_BYTES_MAX: usize = 4 << 20;
 pub(crate) const TCP_UNANSWERED_MAX: u32 = 64;
 
 /// How long requests wait for others that leave with them.
-pub(crate) const TCP_COMPANY_WAIT: Duration = Duration::from_micros(8);
+pub(crate) const TCP_COMPANY_WAIT: Duration = Duration::from_micros(10);
+
+/// How often a client that waits for messages without lanes looks for them.
+pub(crate) const TCP_LISTEN_EVERY: Duration = Duration::from_micros(5);
+
+/// How often a client looks whether connections at which nobody waits broke.
+pub(crate) const TCP_LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// How long a node may be silent while something is under way on a connection. Then the connection
 /// is given up, as one over verbs is.

@@ -15,9 +15,20 @@ use crate::limits::LANES_SLEEP_MAX;
 
 /// A network, as the thread that waits for it sees it.
 pub(crate) trait Network: Send {
-    /// Takes what has arrived, and sends what is queued or will send it soon. Returns whether
-    /// anything has arrived. `listens`: a lane waits for what comes unasked.
-    fn progress(&mut self, listens: bool) -> bool;
+    /// Takes what has arrived. Returns whether there was anything. `listens`: a lane waits for what
+    /// comes unasked.
+    fn receive(&mut self, listens: bool) -> bool;
+
+    /// Sends what is queued, or will do so soon. `is_busy`: lanes have something to do, and may
+    /// queue more next.
+    fn send(&mut self, is_busy: bool);
+
+    /// Both, for a thread without lanes.
+    fn progress(&mut self, listens: bool) -> bool {
+        let has_come = self.receive(listens);
+        self.send(false);
+        has_come
+    }
 
     /// Whether nothing is under way.
     fn is_idle(&self) -> bool;
@@ -58,9 +69,9 @@ pub(crate) fn waits(network: Weak<Mutex<dyn Network>>, listens: bool) {
 }
 
 /// Called after a round in which lanes have posted, or waited. `is_idle`: none had anything else to
-/// do.
-pub(crate) fn after_round(is_idle: bool) {
-    let _ = NETWORKS.try_with(|networks| {
+/// do. Returns whether something is queued that has not been sent.
+pub(crate) fn after_round(is_idle: bool) -> bool {
+    let held = NETWORKS.try_with(|networks| {
         let (mut has_come, mut holds_back) = (false, false);
         let mut live: Vec<Arc<Mutex<dyn Network>>> = Vec::new();
         networks.borrow_mut().retain_mut(|known| {
@@ -68,7 +79,8 @@ pub(crate) fn after_round(is_idle: bool) {
             let listens = std::mem::take(&mut known.listens);
             let is_over = {
                 let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
-                has_come |= network.progress(listens);
+                has_come |= network.receive(listens);
+                network.send(!is_idle);
                 holds_back |= network.holds_back();
                 network.is_idle() && !listens
             };
@@ -87,7 +99,9 @@ pub(crate) fn after_round(is_idle: bool) {
                 idle.end();
             }
         });
+        holds_back
     });
+    held.unwrap_or(false)
 }
 
 /// Called when the lanes have ended: what nobody waits for leaves now.

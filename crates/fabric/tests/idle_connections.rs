@@ -53,7 +53,7 @@ fn agent_process() {
     let grants = [Grant { offset: 0, len: REGION_BYTES, access: Access::Full }];
     let mut let_in = Vec::new();
     for _ in 0..CONNECTIONS {
-        let client = Client { grants: &grants, replies: None, bells: Vec::new() };
+        let client = Client { grants: &grants, replies: None, bells: Vec::new(), seat: None };
         let (accepted, answer) = agent.accept(client).unwrap();
         writeln!(out, "{}", serde_json::to_string(&answer).unwrap()).unwrap();
         let_in.push(accepted);

@@ -115,6 +115,7 @@ impl Engine for Herd {
         private_memory: true,
         session_to_read: true,
         unreliable_writes: true,
+        requests_only: true,
         key_and_value_bytes_max: Some(HERD_ITEM_BYTES_MAX),
         ..Needs::NOTHING
     };

@@ -234,6 +234,7 @@ impl Engine for KvDirect {
         sessions: true,
         private_memory: true,
         session_to_read: true,
+        requests_only: true,
         computes: true,
         ..Needs::NOTHING
     };

@@ -44,7 +44,7 @@ pub struct Options {
 impl Engine for NessieHybrid {
     const ID: u32 = 3;
     const NAMES: &'static [&'static str] = &["nessie-hybrid", PLUS];
-    const NEEDS: Needs = NessieServer::NEEDS;
+    const NEEDS: Needs = Needs { requests_only: false, ..NessieServer::NEEDS };
     type Options = Options;
     type Map = Served;
 

@@ -33,7 +33,8 @@ pub struct Options {
 impl Engine for NessieServer {
     const ID: u32 = 2;
     const NAMES: &'static [&'static str] = &["nessie-server"];
-    const NEEDS: Needs = Needs { workers: true, sessions: true, ..Needs::NOTHING };
+    const NEEDS: Needs =
+        Needs { workers: true, sessions: true, requests_only: true, ..Needs::NOTHING };
     type Options = Options;
     type Map = Served;
 

@@ -86,6 +86,11 @@ impl Bell {
         words::disarm(self.word());
     }
 
+    /// Whether the thread sleeps here or is about to, and nobody has rung.
+    pub fn is_armed(&self) -> bool {
+        words::is_armed(self.word())
+    }
+
     /// Sleeps until another thread rings, but not longer than `at_most`. Returns at once if one has
     /// rung since [`Bell::arm`]. Returns whether one has. If not, the bell is still armed.
     pub fn sleep(&self, at_most: Duration) -> bool {
@@ -96,7 +101,7 @@ impl Bell {
         // Its errors say that it is time to look: the bell was rung meanwhile, the time is up, or a
         // signal came.
         let _ = futex::wait(half(self.word()), SHARED, words::ASLEEP as u32, Some(&timeout));
-        !words::is_armed(self.word())
+        !self.is_armed()
     }
 
     /// Wakes the thread that sleeps here, if one does, after everything that was stored before.

@@ -126,12 +126,17 @@ pub(crate) fn after_round() {
 
 #[inline(never)]
 fn after_waits(said: u8) {
+    let mut holds_back = false;
     if said & NETWORK != 0 {
-        networks::after_round(said & (WAITS | AGAIN) == 0);
+        holds_back = networks::after_round(said & (WAITS | AGAIN) == 0);
     }
     if said & (WAITS | IDLE) != 0 {
         // A thread that waits for a network as well does not sleep at a bell.
         back_off(said & (WAITS | AGAIN | NETWORK) == WAITS);
+    }
+    if holds_back {
+        // The network has a part in the next round as well, and in the end of the lanes.
+        SAID.set(SAID.get() | NETWORK);
     }
 }
 

@@ -14,13 +14,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::net::Shutdown;
 use zerocopy::IntoBytes;
 
 use super::frame::Told;
-use super::inbox::{Waker, lock};
 use super::keys::Keys;
 use super::socket::{self, Moved};
+use super::turns::{Waker, lock};
 use crate::RemoteAddr;
 use crate::limits::TCP_PUSHED_BYTES_MAX;
 use crate::rights::Grant;
@@ -44,6 +43,11 @@ impl Replies {
     }
 }
 
+/// Names the seat of a worker that drives the connections of its clients. Made by
+/// [`Agent::seat`](super::Agent::seat).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeatId(pub(super) u32);
+
 /// A client that is to be let in.
 pub struct Client<'a> {
     /// Its rights.
@@ -53,6 +57,8 @@ pub struct Client<'a> {
     /// The bells of the workers that execute what it WRITEs. Those to which it sends messages have
     /// given theirs to their mailboxes.
     pub bells: Vec<Bell>,
+    /// The seat of the worker that drives its connection, unless an agent's thread does.
+    pub seat: Option<SeatId>,
 }
 
 /// A client that was let in.
@@ -62,6 +68,7 @@ pub(super) struct Admitted {
     keys: Keys,
     replies: Option<Replies>,
     bells: Vec<Bell>,
+    seat: Option<SeatId>,
     gate: Mutex<Gate>,
     /// Whether something was pushed since it was last sent.
     is_dirty: AtomicBool,
@@ -81,7 +88,8 @@ pub(super) struct Gate {
 
 struct Connected {
     socket: Arc<OwnedFd>,
-    waker: Waker,
+    /// Gives the connection a turn, once a thread drives it.
+    waker: Option<Waker>,
 }
 
 /// What became of a frame that was pushed.
@@ -133,9 +141,9 @@ impl Gate {
 
 impl Admitted {
     pub fn new(number: u64, keys: Keys, client: Client<'_>) -> Self {
-        let Client { replies, bells, .. } = client;
+        let Client { replies, bells, seat, .. } = client;
         let (gate, is_dirty) = (Mutex::default(), AtomicBool::new(false));
-        Self { number, keys, replies, bells, gate, is_dirty }
+        Self { number, keys, replies, bells, seat, gate, is_dirty }
     }
 
     pub fn keys(&self) -> &Keys {
@@ -144,6 +152,11 @@ impl Admitted {
 
     pub fn replies(&self) -> Option<Replies> {
         self.replies
+    }
+
+    /// The seat of the worker that drives the client's connection.
+    pub fn seat(&self) -> Option<SeatId> {
+        self.seat
     }
 
     /// Wakes the workers for which the client has written something.
@@ -163,8 +176,8 @@ impl Admitted {
         gate.is_shut = true;
         gate.pushed = Vec::new();
         if let Some(connected) = gate.connected.take() {
-            // The agent's thread notices, and closes it. A connection that has ended is no error.
-            let _ = rustix::net::shutdown(connected.socket.as_fd(), Shutdown::Both);
+            // Its thread notices, and closes it. A connection that has ended is no error.
+            let _ = socket::shut_down(connected.socket.as_fd());
         }
     }
 
@@ -175,10 +188,17 @@ impl Admitted {
     }
 
     /// Takes note of the client's connection. Returns whether the gate is open.
-    pub fn has_come(&self, socket: &Arc<OwnedFd>, waker: Waker) -> bool {
+    pub fn has_come(&self, socket: &Arc<OwnedFd>) -> bool {
         let mut gate = lock(&self.gate);
-        gate.connected = Some(Connected { socket: socket.clone(), waker });
+        gate.connected = Some(Connected { socket: socket.clone(), waker: None });
         !gate.is_shut
+    }
+
+    /// Another thread drives the client's connection from now on, and gives it a turn next.
+    pub fn wakes(&self, waker: Waker) {
+        if let Some(connected) = &mut lock(&self.gate).connected {
+            connected.waker = Some(waker);
+        }
     }
 
     /// Pushes a frame, which leaves with the next [`Admitted::flush`].
@@ -201,12 +221,12 @@ impl Admitted {
     pub fn flush(&self) {
         let mut gate = lock(&self.gate);
         self.is_dirty.store(false, Ordering::Relaxed);
-        // The agent's thread sends the rest, and notices a broken connection.
+        // The thread that drives it sends the rest, and notices a broken connection.
         if !gate.is_shut
             && !matches!(gate.send_pushed(), Ok(true))
-            && let Some(connected) = &gate.connected
+            && let Some(Connected { waker: Some(waker), .. }) = &gate.connected
         {
-            connected.waker.wake();
+            waker.wake();
         }
     }
 }

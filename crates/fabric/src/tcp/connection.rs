@@ -17,13 +17,14 @@ use std::{io, mem};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::admission::{Admitted, Entered};
+use super::admission::{Admitted, Entered, SeatId};
 use super::frame::{
     Answer, Garbage, REQUEST_BYTES, Refusal, RequestHeader, SwapWords, Verb, Wanted,
 };
 use super::lent::Lent;
 use super::letters::Letters;
 use super::socket::{self, Moved};
+use super::turns::Waker;
 use crate::limits::{TCP_CHUNK_BYTES, TCP_STRAIGHT_BYTES_MIN, TCP_TURN_BYTES};
 use crate::shm::Region;
 
@@ -130,6 +131,8 @@ struct Turn<'a> {
     scratch: &'a mut Scratch,
     /// Bytes that may still be received, and sent.
     budget: [usize; 2],
+    /// Whether the socket had nothing more a moment ago.
+    has_all: bool,
     /// Whether the region was changed.
     has_changed: bool,
     /// The mailbox that got the last message.
@@ -169,6 +172,16 @@ impl Connection {
         &self.socket
     }
 
+    /// The seat of the worker that drives the connection, unless an agent's thread does.
+    pub fn seat(&self) -> Option<SeatId> {
+        self.client.seat()
+    }
+
+    /// Another thread drives the connection from now on, and gives it a turn next.
+    pub fn wakes(&self, waker: Waker) {
+        self.client.wakes(waker);
+    }
+
     /// Bytes that the connection holds between turns.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn held_bytes(&self) -> usize {
@@ -197,8 +210,8 @@ impl Connection {
             return Ok(Next::Write);
         }
         scratch.load(&mut self.received, &mut self.answers);
-        let (has_changed, mailbox) = (false, None);
-        let mut turn = Turn { lent, scratch, budget: [bytes; 2], has_changed, mailbox };
+        let (has_all, has_changed, mailbox) = (false, false, None);
+        let mut turn = Turn { lent, scratch, budget: [bytes; 2], has_all, has_changed, mailbox };
         let next = self.go_on(&mut turn);
         turn.ring();
         if turn.has_changed {
@@ -270,12 +283,16 @@ impl Connection {
         if turn.budget[0] == 0 {
             return Ok(Some(Next::Turn));
         }
+        if turn.has_all {
+            return Ok(Some(Next::Read));
+        }
         let room = turn.scratch.room();
         let some = room.len().min(turn.budget[0]);
         match socket::receive(self.socket.as_fd(), &mut room[..some])? {
             Moved::Bytes(bytes) => {
                 turn.scratch.end += bytes;
                 turn.budget[0] -= bytes;
+                turn.has_all = bytes < some;
                 Ok(None)
             }
             Moved::Nothing => Ok(Some(Next::Read)),

@@ -16,6 +16,7 @@ use super::messages::TcpMessages;
 use super::setup::Answer;
 use crate::away::Away;
 use crate::away::keys::Keys;
+use crate::limits::TCP_LOOK_EVERY;
 use crate::networks::Network;
 use crate::shm::{Region, ShmEndpoint};
 use crate::{Fabric, RegionId, RemoteAddr, Result, UnreliableWrites};
@@ -101,7 +102,10 @@ impl TcpEndpoint {
     /// The nodes to which a connection broke and has to be made again.
     pub fn broken(&self) -> Vec<RegionId> {
         let mut engine = self.away.carrier();
-        engine.progress(true);
+        // Those with verbs under way are looked at anyway.
+        if engine.is_idle() {
+            engine.look_every(TCP_LOOK_EVERY);
+        }
         engine.broken()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
@@ -24,6 +25,8 @@ pub(super) struct Engine {
     ops: Ops,
     /// Verbs posted so far.
     posted: u64,
+    /// When somebody has looked at all connections.
+    looked: Instant,
     scratch: Box<[u8]>,
     pub pushed: Pushed,
     /// This engine, for the thread's rounds.
@@ -43,7 +46,8 @@ struct Way {
 impl Engine {
     pub fn new(itself: Weak<Mutex<Self>>, home: Arc<Region>, region: RegionId) -> Self {
         let (scratch, pushed) = (vec![0; TCP_CHUNK_BYTES].into(), Pushed::new(home, region));
-        Self { ways: Vec::new(), ops: Ops::default(), posted: 0, scratch, pushed, itself }
+        let (ways, ops, looked) = (Vec::new(), Ops::default(), Instant::now());
+        Self { ways, ops, posted: 0, looked, scratch, pushed, itself }
     }
 
     /// Uses a connection from now on.
@@ -60,6 +64,14 @@ impl Engine {
     #[cfg(test)]
     pub fn flights_held(&self) -> usize {
         self.links().map(Link::flights_held).sum()
+    }
+
+    /// Takes what has arrived on all connections, and notices which of them broke, unless that was
+    /// done a short time ago.
+    pub fn look_every(&mut self, time: Duration) {
+        if self.looked.elapsed() >= time {
+            self.progress(true);
+        }
     }
 
     /// The nodes to which a connection broke.
@@ -159,30 +171,23 @@ impl Engine {
 }
 
 impl Network for Engine {
-    fn progress(&mut self, listens: bool) -> bool {
+    fn receive(&mut self, listens: bool) -> bool {
         let mut has_come = false;
+        if listens {
+            self.looked = Instant::now();
+        }
         for at in 0..self.ways.len() {
             let Some(way) = &mut self.ways[at] else { continue };
             let is_wanted = |link: &&mut Link| listens || !link.is_idle();
             let Some(link) = way.link.as_mut().filter(is_wanted) else { continue };
             let (ops, pushed) = (&mut self.ops, &mut self.pushed);
             pushed.from = RegionId(at as u8);
-            let unsent = link.unsent();
             // What has arrived may let lanes queue more, which leaves together.
             let received = match link.unsent() > 0 && link.expects_nothing() {
                 true => Ok(false),
                 false => link.receive(ops, pushed, &mut self.scratch),
             };
-            let driven = received.and_then(|come| match link.waits_for_company() {
-                true => Ok(come),
-                false => link.send(ops).map(|()| come),
-            });
-            let driven =
-                driven.and_then(|come| match link.is_silent(come || link.unsent() < unsent) {
-                    true => Err(Lost::Silent),
-                    false => Ok(come),
-                });
-            match driven {
+            match received {
                 Ok(come) => has_come |= come,
                 Err(why) => {
                     self.break_link(RegionId(at as u8), &why);
@@ -191,6 +196,25 @@ impl Network for Engine {
             }
         }
         has_come
+    }
+
+    fn send(&mut self, is_busy: bool) {
+        for at in 0..self.ways.len() {
+            let Some(link) = self.ways[at].as_mut().and_then(|way| way.link.as_mut()) else {
+                continue;
+            };
+            let sent = match link.waits_for_company(is_busy) {
+                true => Ok(()),
+                false => link.send(&mut self.ops),
+            };
+            let sent = sent.and_then(|()| match link.is_silent() {
+                true => Err(Lost::Silent),
+                false => Ok(()),
+            });
+            if let Err(why) = sent {
+                self.break_link(RegionId(at as u8), &why);
+            }
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -272,8 +296,10 @@ impl Carrier for Engine {
         if self.oldest_unsettled().is_none_or(|oldest| oldest >= mark) {
             return true;
         }
+        // It is asked again and again, often before each operation: what is queued leaves with the
+        // next round.
         self.flush(|link| !link.ends_with_answer());
-        self.progress(false);
-        self.oldest_unsettled().is_none_or(|oldest| oldest >= mark)
+        self.ring();
+        false
     }
 }

@@ -10,7 +10,6 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::admission::{Client, Replies};
 use super::connection::{Connection, Next, Scratch};
 use super::frame::{ANSWER_BYTES, AnswerHeader, Told};
-use super::inbox::Waker;
 use super::keys::Keys;
 use super::lent::Lent;
 use super::link::{Flight, Link, Then};
@@ -64,10 +63,10 @@ impl FuzzAgent {
         let (mut theirs, ours) = UnixStream::pair().expect("descriptors");
         theirs.set_nonblocking(true).expect("a socket");
         let keys = Keys::of(&KEYS);
-        let client = Client { grants: &[], replies: None, bells: Vec::new() };
+        let client = Client { grants: &[], replies: None, bells: Vec::new(), seat: None };
         let (_accepted, token) = self.lent.admit(keys, client);
         let socket = Arc::new(OwnedFd::from(ours));
-        let admitted = self.lent.redeem(&token, &socket, Waker::of_nobody()).expect("its token");
+        let admitted = self.lent.redeem(&token, &socket).expect("its token");
         let mut connection = Connection::new(socket, admitted);
         let (mut pieces, mut sent, mut told) =
             (bytes.chunks(piece.max(bytes.len() / PIECES_MAX).max(1)), &[][..], Vec::new());

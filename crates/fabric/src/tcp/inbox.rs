@@ -1,76 +1,65 @@
-//! How a thread of an agent is given work by other threads.
+//! How a thread that drives connections is given some.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
 
-use rustix::event::{EventfdFlags, eventfd};
+use super::connection::Connection;
+use super::turns::{Turns, lock};
 
-/// How a thread is given work.
+/// How a thread is given connections, and turns for those that it has.
 pub(super) struct Inbox {
-    bell: OwnedFd,
-    work: Mutex<Work>,
+    pub turns: Arc<Turns>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-pub(super) struct Work {
-    /// Connections that have come.
-    pub sockets: Vec<OwnedFd>,
-    /// Connections that are to have a turn.
-    pub turns: Vec<u64>,
+struct State {
+    come: Come,
+    /// The thread takes nothing any more.
+    is_closed: bool,
 }
 
-/// Gives a connection a turn.
-pub(super) struct Waker {
-    inbox: Arc<Inbox>,
-    id: u64,
-}
-
-impl Waker {
-    pub fn new(inbox: Arc<Inbox>, id: u64) -> Self {
-        Self { inbox, id }
-    }
-
-    /// One that wakes nobody.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub fn of_nobody() -> Self {
-        Self::new(Arc::new(Inbox::new().expect("there are descriptors")), 0)
-    }
-
-    pub fn wake(&self) {
-        lock(&self.inbox.work).turns.push(self.id);
-        self.inbox.ring();
-    }
+/// What has come for a thread.
+#[derive(Default)]
+pub(super) struct Come {
+    /// Sockets of peers that have not said who they are.
+    pub strangers: Vec<OwnedFd>,
+    /// Connections that another thread has driven.
+    pub connections: Vec<Connection>,
 }
 
 impl Inbox {
     pub fn new() -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { bell, work: Mutex::default() })
+        Ok(Self { turns: Arc::new(Turns::new()?), state: Mutex::default() })
     }
 
-    /// What is readable when there is work.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub fn give_stranger(&self, socket: OwnedFd) {
+        lock(&self.state).come.strangers.push(socket);
+        self.turns.ring();
     }
 
-    pub fn ring(&self) {
-        // A bell that cannot count higher rings already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    /// Gives a connection, which comes back if the thread takes none any more.
+    pub fn give(&self, connection: Connection) -> Result<(), Connection> {
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return Err(connection);
+        }
+        state.come.connections.push(connection);
+        drop(state);
+        self.turns.ring();
+        Ok(())
     }
 
-    pub fn give(&self, socket: OwnedFd) {
-        lock(&self.work).sockets.push(socket);
-        self.ring();
+    /// Takes what has come, after the [turns](Turns::take).
+    pub fn take(&self) -> Come {
+        std::mem::take(&mut lock(&self.state).come)
     }
 
-    pub fn take(&self) -> Work {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        std::mem::take(&mut *lock(&self.work))
+    /// Takes what has come, and nothing any more.
+    pub fn close(&self) -> Come {
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        std::mem::take(&mut state.come)
     }
-}
-
-/// Locks. A panic leaves no state behind these locks half-changed.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

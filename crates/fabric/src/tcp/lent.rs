@@ -15,9 +15,9 @@ use rand::Rng;
 
 use super::admission::{Admitted, Client, Replies};
 use super::frame::Token;
-use super::inbox::{Waker, lock};
 use super::keys::Keys;
 use super::letters::Letters;
+use super::turns::lock;
 use crate::limits::TCP_TOKEN_LIFE;
 use crate::shm::Region;
 use crate::{RegionId, RemoteAddr};
@@ -67,14 +67,9 @@ impl Lent {
     }
 
     /// The client whose token this is, if it is still good. It is good for one connection.
-    pub fn redeem(
-        &self,
-        token: &Token,
-        socket: &Arc<OwnedFd>,
-        waker: Waker,
-    ) -> Option<Arc<Admitted>> {
+    pub fn redeem(&self, token: &Token, socket: &Arc<OwnedFd>) -> Option<Arc<Admitted>> {
         let (since, client) = lock(&self.waiting).remove(token)?;
-        (since.elapsed() < TCP_TOKEN_LIFE && client.has_come(socket, waker)).then_some(client)
+        (since.elapsed() < TCP_TOKEN_LIFE && client.has_come(socket)).then_some(client)
     }
 
     /// Neither a token nor a reply is for this client any more.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use super::admission::Admitted;
-use super::inbox::lock;
+use super::turns::lock;
 use crate::limits::TCP_MAILBOX_BYTES_MAX;
 use crate::shm::Bell;
 

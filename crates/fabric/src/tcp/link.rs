@@ -112,19 +112,25 @@ struct Company {
 }
 
 impl Company {
-    /// Whether to wait for frames that are under way: what they bring lets others be queued. Those
-    /// that are queued make up less than half of all, and have not waited for long.
-    fn is_awaited(&mut self) -> bool {
-        if self.queued >= self.under_way {
+    /// Whether to wait, but not for long: for lanes that are busy and may queue more, or for
+    /// frames that are under way, if these are more than those that are queued: what they bring
+    /// lets others be queued.
+    fn is_awaited(&mut self, is_busy: bool) -> bool {
+        if !is_busy && self.queued >= self.under_way {
             return false;
         }
         let now = Instant::now();
-        let is_long = now - *self.since.get_or_insert(now) >= TCP_COMPANY_WAIT;
-        if is_long {
+        let wait = now - *self.since.get_or_insert(now);
+        if !is_busy && wait >= TCP_COMPANY_WAIT {
             // Perhaps nothing is under way.
             self.under_way /= 2;
         }
-        !is_long
+        wait < TCP_COMPANY_WAIT
+    }
+
+    /// A frame has come, or will not come any more.
+    fn has_come(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
     }
 
     fn have_left(&mut self) {
@@ -150,6 +156,8 @@ pub(super) struct Link {
     /// Requests without answers since the last that has one.
     unanswered: u32,
     company: Company,
+    /// Whether anything has been sent or received since the last look at that.
+    has_moved: bool,
     /// Since when nothing has moved, although something is under way.
     still_since: Option<Instant>,
     /// The tag of the next request.
@@ -171,6 +179,7 @@ impl Link {
             waiting: 0,
             unanswered: 0,
             company: Company::default(),
+            has_moved: false,
             still_since: None,
             tag: 0,
             received: Vec::new(),
@@ -269,13 +278,13 @@ impl Link {
     }
 
     /// Whether requests are queued that should leave with others, which will be queued soon.
-    pub fn waits_for_company(&mut self) -> bool {
-        self.unsent() > 0 && self.front == 0 && self.company.is_awaited()
+    pub fn waits_for_company(&mut self, is_busy: bool) -> bool {
+        self.unsent() > 0 && self.front == 0 && self.company.is_awaited(is_busy)
     }
 
-    /// Whether the node is given up: something is under way, and nothing `has_moved` for long.
-    pub fn is_silent(&mut self, has_moved: bool) -> bool {
-        if has_moved || self.is_idle() {
+    /// Whether the node is given up: something is under way, and nothing has moved for long.
+    pub fn is_silent(&mut self) -> bool {
+        if std::mem::take(&mut self.has_moved) || self.is_idle() {
             self.still_since = None;
             return false;
         }
@@ -318,6 +327,7 @@ impl Link {
                 Moved::Nothing => return Ok(()),
                 Moved::End => return Err(Lost::Ended),
             };
+            self.has_moved = true;
             self.sent += sent as u64;
             self.front += sent;
             if sent < len {
@@ -355,6 +365,7 @@ impl Link {
                     (false, _) => self.body = Some(body),
                 }
                 has_come |= come;
+                self.has_moved |= come;
                 if !come {
                     return Ok(has_come);
                 }
@@ -372,6 +383,7 @@ impl Link {
             let taken = self.take(&scratch[..held + come], ops, pushed)?;
             self.received.extend_from_slice(&scratch[taken..held + come]);
             has_come |= come > 0;
+            self.has_moved |= come > 0;
             if come == 0 || !is_full && self.body.is_none() {
                 return Ok(has_come);
             }
@@ -395,7 +407,7 @@ impl Link {
                 },
             };
             let Some(taken) = taken else { break };
-            self.company.under_way = self.company.under_way.saturating_sub(1);
+            self.company.has_come();
             at += ANSWER_BYTES + taken;
         }
         Ok(at)
@@ -478,6 +490,8 @@ impl Link {
                 self.waiting -= 1;
                 return;
             }
+            // If a frame was to follow it, that has come already, or comes later than this.
+            self.company.has_come();
         }
     }
 

@@ -16,7 +16,8 @@ use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, Result};
 /// One worker's messages from and to clients that have connected to its node's agent. Made by
 /// [`Agent::mailbox`](super::Agent::mailbox).
 ///
-/// A message to a client is lost with its connection, or if the client does not take it.
+/// A message to a client leaves with the next [`TcpMailbox::flush`]. It is lost with the client's
+/// connection, or if the client does not take it.
 pub struct TcpMailbox {
     lent: Arc<Lent>,
     letters: Arc<Letters>,
@@ -30,6 +31,8 @@ struct Inner {
     /// What was taken out of the mailbox.
     taken: VecDeque<(Arc<Admitted>, Vec<u8>)>,
     clients: HashMap<u64, Weak<Admitted>>,
+    /// Clients for which something has to leave.
+    dirty: Vec<Arc<Admitted>>,
     /// The number of clients above which those that have gone are forgotten.
     clients_max: usize,
 }
@@ -53,6 +56,11 @@ impl TcpMailbox {
         let address = MessageAddress::new(AddressKind::Connection, words);
         let inner = RefCell::default();
         Self { lent, letters, address, number, inner }
+    }
+
+    /// Sends the messages. A worker calls it after each of its turns.
+    pub fn flush(&self) {
+        self.inner.borrow_mut().dirty.drain(..).for_each(|client| client.flush());
     }
 }
 
@@ -86,16 +94,14 @@ impl Messages for TcpMailbox {
 
     fn send_all(&self, messages: &[(TcpClient, &[u8])]) -> Result<()> {
         check_lengths(messages, self.message_bytes_max())?;
-        let inner = self.inner.borrow();
-        let mut dirty = Vec::new();
+        let Inner { clients, dirty, .. } = &mut *self.inner.borrow_mut();
         for (TcpClient(to), bytes) in messages {
-            let Some(client) = inner.clients.get(to).and_then(Weak::upgrade) else { continue };
+            let Some(client) = clients.get(to).and_then(Weak::upgrade) else { continue };
             let told = Told::Message { mailbox: self.number, len: bytes.len() as u32 };
             if client.push(told, &[bytes]) == Push::First {
                 dirty.push(client);
             }
         }
-        dirty.iter().for_each(|client| client.flush());
         Ok(())
     }
 

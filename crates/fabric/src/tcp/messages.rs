@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::engine::Engine;
-use super::inbox::lock;
 use super::pushed::TcpWorker;
+use super::turns::lock;
 use crate::away::Carrier;
-use crate::limits::MAIL_MESSAGE_BYTES_MAX;
+use crate::limits::{MAIL_MESSAGE_BYTES_MAX, TCP_LISTEN_EVERY};
 use crate::messages::{AddressKind, check_lengths};
-use crate::networks::Network;
 use crate::{Buf, FabricError, MessageAddress, Messages, RegionId, Result};
 
 /// The messages of a [`TcpEndpoint`](super::TcpEndpoint)'s thread, over its connections. Made by
@@ -59,7 +58,9 @@ impl Messages for TcpMessages {
     fn try_receive(&self, mut buf: Buf) -> Result<(TcpWorker, Buf), Buf> {
         let mut engine = self.engine();
         if engine.pushed.is_empty() {
-            engine.progress(true);
+            // A thread with lanes looks after each round, and another does here.
+            engine.listen();
+            engine.look_every(TCP_LISTEN_EVERY);
         }
         let Some((from, message)) = engine.pushed.take() else { return Err(buf) };
         buf.extend_from_slice(&message);

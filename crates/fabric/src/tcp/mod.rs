@@ -3,9 +3,9 @@
 //!
 //! # From a verb to its result
 //! A request arrives in a frame (`frame.rs`), is checked against the keys of its connection
-//! (`keys.rs`), is executed by a thread of the agent in its connection's turn (`connection.rs`,
-//! `agent.rs`), and is answered. What is long goes straight between socket and region
-//! (`socket.rs`).
+//! (`keys.rs`), is executed in its connection's turn by a thread of the agent or by a worker
+//! (`connection.rs`, `drive.rs`, `seat.rs`), and is answered. What is long goes straight between
+//! socket and region (`socket.rs`).
 //!
 //! # From a request to a worker to its reply
 //! A message waits in the worker's mailbox (`letters.rs`), until the worker takes it and answers on
@@ -32,6 +32,7 @@
 mod admission;
 mod agent;
 mod connection;
+mod drive;
 mod endpoint;
 mod engine;
 mod error;
@@ -47,16 +48,19 @@ mod link;
 mod mailbox;
 mod messages;
 mod pushed;
+mod seat;
 mod serving;
 mod setup;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod thread;
+mod turns;
 
 use crate::{Atomics, Caps, RoundTrip, Validation};
 
-pub use admission::{Client, Replies};
-pub use agent::{Agent, Others};
+pub use admission::{Client, Replies, SeatId};
+pub use agent::Agent;
 pub use endpoint::TcpEndpoint;
 pub use error::TcpError;
 pub use frame::{Refusal, Token, Unwelcome};
@@ -66,6 +70,7 @@ pub use messages::TcpMessages;
 pub use pushed::TcpWorker;
 pub use serving::AgentEndpoint;
 pub use setup::Answer;
+pub use thread::Others;
 
 /// What the fabric can do.
 const CAPS: Caps = Caps {

@@ -8,6 +8,7 @@ use super::CAPS;
 use super::admission::{Admitted, Push};
 use super::frame::Told;
 use super::lent::Lent;
+use super::seat::Taken;
 use crate::counters::Verb;
 use crate::limits::{CACHE_LINE_BYTES, TRANSFER_BYTES_MAX};
 use crate::shm::ShmEndpoint;
@@ -18,7 +19,7 @@ use crate::{Buf, Caps, Fabric, FabricError, RegionId, RemoteAddr, Result, Unreli
 ///
 /// The processor does all verbs in the agent's own region. A WRITE or a store into the
 /// [reply slots](super::Replies) of a client goes to that client, whose own thread stores the
-/// bytes. It is over when the bytes are copied, leaves with the next [`AgentEndpoint::flush`], and
+/// bytes. It is over when the bytes are copied, leaves with the next [`AgentEndpoint::turn`], and
 /// is lost with the client's connection. Nothing else is reached.
 pub struct AgentEndpoint {
     local: ShmEndpoint,
@@ -26,18 +27,30 @@ pub struct AgentEndpoint {
     lent: Arc<Lent>,
     /// Clients for which something has to leave.
     dirty: RefCell<Vec<Arc<Admitted>>>,
+    /// The worker's seat, if it drives connections.
+    seat: RefCell<Option<Taken>>,
 }
 
 impl AgentEndpoint {
-    pub(super) fn new(lent: Arc<Lent>, home: RegionId) -> Self {
+    pub(super) fn new(lent: Arc<Lent>, home: RegionId, seat: Option<Taken>) -> Self {
         let mut local = ShmEndpoint::new(home);
         local.attach(home, lent.region.clone());
-        Self { local, home, lent, dirty: RefCell::default() }
+        Self { local, home, lent, dirty: RefCell::default(), seat: RefCell::new(seat) }
     }
 
-    /// Sends what was written. A worker calls it after each of its turns.
-    pub fn flush(&self) {
+    /// Sends what was written, and executes what has come on the connections that the worker
+    /// drives. A worker calls it before each of its turns.
+    pub fn turn(&self) {
         self.dirty.borrow_mut().drain(..).for_each(|client| client.flush());
+        if let Some(seat) = &mut *self.seat.borrow_mut() {
+            seat.turn(&self.lent);
+        }
+    }
+
+    /// How many connections the worker drives.
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> usize {
+        self.seat.borrow().as_ref().map_or(0, Taken::connections)
     }
 
     /// Pushes bytes for reply slots. Returns whether there is a client that has them.

@@ -56,6 +56,11 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Moved> {
     moved(sent)
 }
 
+/// Ends a connection, of which others may hold the socket.
+pub(super) fn shut_down(socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    rustix::net::shutdown(socket, rustix::net::Shutdown::Both)
+}
+
 /// Receives into a region.
 ///
 /// # Panics

@@ -1,6 +1,8 @@
 //! The verbs of the trait: the processor executes them on the home region, the card on all others.
 
 use std::future::Future;
+use std::pin::pin;
+use std::task::Context;
 
 use crate::counters::Verb;
 use crate::fabric::words_of_each;
@@ -14,6 +16,9 @@ use super::VerbsEndpoint;
 use super::link::Task;
 use super::posting::RC;
 use super::setup::Transport;
+
+/// A short time, for one that waits.
+const WAIT_US: u64 = 1;
 
 /// One of two ways to do the same.
 enum Either<H, A> {
@@ -215,6 +220,13 @@ impl Fabric for VerbsEndpoint {
 
     fn is_settled(&self, mark: u64) -> bool {
         self.engine.borrow_mut().is_settled(mark, || self.now_us())
+    }
+
+    /// Who names a bell waits for what a device stores: nothing has to be moved on for that.
+    fn poll_wait(&self, cx: &mut Context<'_>, bell: Option<RemoteAddr>) {
+        if bell.is_some() || pin!(self.pause(WAIT_US)).poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
     }
 
     async fn pause(&self, us: u64) {

@@ -31,7 +31,7 @@ impl Node {
 
     /// Lets a client in.
     pub fn admit(&self, grants: &[Grant]) -> (Accepted, SocketAddr, Answer) {
-        let client = Client { grants, replies: None, bells: Vec::new() };
+        let client = Client { grants, replies: None, bells: Vec::new(), seat: None };
         let (accepted, answer) = self.agent.accept(client).expect("the grants are sound");
         (accepted, self.agent.address(), answer)
     }

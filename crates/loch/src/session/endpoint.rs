@@ -117,13 +117,9 @@ impl<E: WhileWaiting, M> Fabric for Yielding<E, M> {
     fn poll_wait(&self, cx: &mut Context<'_>, bell: Option<RemoteAddr>) {
         match bell {
             Some(bell) if self.endpoint.park(cx, bell) => (),
-            Some(_) => {
+            bell => {
                 self.offer();
-                cx.waker().wake_by_ref();
-            }
-            None => {
-                self.offer();
-                self.endpoint.poll_wait(cx, None);
+                self.endpoint.poll_wait(cx, bell);
             }
         }
     }

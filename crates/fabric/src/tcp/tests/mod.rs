@@ -17,7 +17,6 @@ use super::frame::{
     ANSWER_BYTES, Answer as Answered, AnswerHeader, HELLO_BYTES, Hello, Refusal, Request,
     SwapWords, Token, Told, Unwelcome, Verb, WELCOME_BYTES, Wanted, Welcome,
 };
-use super::inbox::Waker;
 use super::keys::Keys;
 use super::lent::Lent;
 use super::{Accepted, Agent, Answer, Client, TcpEndpoint, TcpError};
@@ -87,7 +86,7 @@ impl Node {
 
 /// A client with these rights, and no more.
 fn client(grants: &[Grant]) -> Client<'_> {
-    Client { grants, replies: None, bells: Vec::new() }
+    Client { grants, replies: None, bells: Vec::new(), seat: None }
 }
 
 fn all(access: Access) -> [Grant; 1] {
@@ -446,7 +445,7 @@ fn pair(lent: &Arc<Lent>, client: Client<'_>) -> (Accepted, Connection, UnixStre
     let (keys, told) = Keys::new(client.grants);
     let (accepted, token) = lent.admit(keys, client);
     let socket = Arc::new(OwnedFd::from(server));
-    let client = lent.redeem(&token, &socket, Waker::of_nobody()).unwrap();
+    let client = lent.redeem(&token, &socket).unwrap();
     (accepted, Connection::new(socket, client), theirs, told)
 }
 
@@ -530,7 +529,7 @@ fn a_fence_waits_for_the_turn_that_has_begun() {
     let (keys, _) = Keys::new(&all(Access::Full));
     let (accepted, token) = lent.admit(keys, client(&all(Access::Full)));
     let socket = Arc::new(OwnedFd::from(UnixStream::pair().unwrap().0));
-    let client = lent.redeem(&token, &socket, Waker::of_nobody()).unwrap();
+    let client = lent.redeem(&token, &socket).unwrap();
     let turn = client.enter().unwrap();
     std::thread::scope(|scope| {
         let fence = scope.spawn(|| drop(accepted));

@@ -1,11 +1,14 @@
 //! Workers of a node and its clients: messages, replies that are WRITTEN, and bells.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::mpsc;
+use std::task::Poll;
 
 use super::*;
 use crate::limits::{MAIL_MESSAGE_BYTES_MAX, TCP_MAILBOX_BYTES_MAX, TCP_UNANSWERED_MAX};
 use crate::shm::Bell;
-use crate::tcp::{Replies, TcpClient, TcpMailbox, TcpMessages, TcpWorker};
+use crate::tcp::{AgentEndpoint, Replies, SeatId, TcpClient, TcpMailbox, TcpMessages, TcpWorker};
 use crate::{MessageAddress, Messages};
 
 const NODE: RegionId = AWAY;
@@ -41,6 +44,7 @@ fn turn_around(mailbox: &TcpMailbox) {
         let answer: Vec<u8> = message.iter().rev().copied().collect();
         mailbox.send(from, &answer).unwrap();
     }
+    mailbox.flush();
 }
 
 #[test]
@@ -165,6 +169,7 @@ fn replies_that_nobody_takes_are_lost() {
     let reply = vec![7; MAIL_MESSAGE_BYTES_MAX];
     for _ in 0..10_000 {
         mailbox.send(from, &reply).unwrap();
+        mailbox.flush();
     }
     // What had room arrives whole, and the connection goes on.
     let request = raw.request(Verb::Read, 0, 0, 8);
@@ -201,7 +206,7 @@ fn asker(node: &Node, bells: Vec<Bell>) -> (Accepted, TcpEndpoint, Arc<Region>) 
     let endpoint = TcpEndpoint::new(HOME, home.clone());
     endpoint.take_replies(SLOTS);
     let grants = all(Access::Full);
-    let client = Client { grants: &grants, replies: Some(SLOTS), bells };
+    let client = Client { grants: &grants, replies: Some(SLOTS), bells, seat: None };
     let (accepted, answer) = node.agent.accept(client).unwrap();
     endpoint.connect(AWAY, BYTES, node.agent.address(), &answer, PATIENCE).unwrap();
     (accepted, endpoint, home)
@@ -211,7 +216,7 @@ fn asker(node: &Node, bells: Vec<Bell>) -> (Accepted, TcpEndpoint, Arc<Region>) 
 fn a_reply_is_written_into_the_slots_of_its_client() {
     let node = Node::new();
     let (accepted, endpoint, home) = asker(&node, Vec::new());
-    let serving = node.agent.endpoint(AWAY);
+    let serving = node.agent.endpoint(AWAY, None).unwrap();
     let slot = |place| RemoteAddr::new(HOME, 4096 + place);
     let long = 3 * TCP_STRAIGHT_BYTES_MIN;
     for (place, len) in
@@ -220,7 +225,7 @@ fn a_reply_is_written_into_the_slots_of_its_client() {
         let bytes: Vec<u8> = (0..len).map(|at| (at % 251 + 1) as u8).collect();
         let (back, written) = block_on(serving.write(slot(place), Buf::from(bytes.clone())));
         assert_eq!((&back[..], written), (&bytes[..], Ok(())));
-        serving.flush();
+        serving.turn();
         let begun = Instant::now();
         let mut seen = vec![0; len];
         while seen != bytes {
@@ -348,21 +353,139 @@ fn a_reply_to_a_client_of_the_same_host_goes_on_its_connection() {
     let endpoint = TcpEndpoint::new(AWAY, node.region.clone());
     let slots = Replies { at: at(4096), len: 4096 };
     endpoint.take_replies(slots);
-    let serving = node.agent.endpoint(AWAY);
+    let serving = node.agent.endpoint(AWAY, None).unwrap();
     serving.store(at(4096), &[b"be", b"fore.."]).unwrap();
     let seen = |offset| node.word(offset).to_le_bytes();
     assert_eq!(&seen(4096), b"before..", "there is no connection, so it is stored");
     let grants = all(Access::Full);
-    let client = Client { grants: &grants, replies: Some(slots), bells: Vec::new() };
+    let client = Client { grants: &grants, replies: Some(slots), bells: Vec::new(), seat: None };
     let (_accepted, answer) = node.agent.accept(client).unwrap();
     endpoint.connect(AWAY, BYTES, node.agent.address(), &answer, PATIENCE).unwrap();
     serving.store(at(4096), &[b"af", b"ter..."]).unwrap();
     serving.store(at(8192), &[b"elsewher"]).unwrap();
     assert_eq!((&seen(4096), &seen(8192)), (b"before..", b"elsewher"), "it has not left");
-    serving.flush();
+    serving.turn();
     let begun = Instant::now();
     while &seen(4096) != b"after..." {
         block_on(endpoint.yield_now());
         assert!(begun.elapsed() < PATIENCE);
     }
+}
+
+/// A client whose worker has this seat.
+fn seated(node: &Node, seat: SeatId) -> (Accepted, TcpEndpoint) {
+    let endpoint = TcpEndpoint::new(HOME, Arc::new(Region::anonymous(1 << 20).unwrap()));
+    let grants = all(Access::Full);
+    let client = Client { grants: &grants, replies: None, bells: Vec::new(), seat: Some(seat) };
+    let (accepted, answer) = node.agent.accept(client).unwrap();
+    endpoint.connect(AWAY, BYTES, node.agent.address(), &answer, PATIENCE).unwrap();
+    (accepted, endpoint)
+}
+
+/// Does turns until the worker drives so many connections.
+fn until_driven(worker: &AgentEndpoint, connections: usize) {
+    let begun = Instant::now();
+    while worker.connections() != connections {
+        worker.turn();
+        assert!(begun.elapsed() < PATIENCE, "{} connections", worker.connections());
+    }
+}
+
+/// Adds 1 to the first word; whether it was done while the worker did `turns` turns.
+fn adds_within(endpoint: &TcpEndpoint, worker: &AgentEndpoint, turns: u32) -> bool {
+    let mut adding = pin!(endpoint.fetch_add(at(0), 1));
+    let mut left = turns;
+    let begun = Instant::now();
+    block_on(poll_fn(|cx| {
+        if adding.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        // The agent's thread has time to do what is not its own.
+        if begun.elapsed() > Duration::from_millis(30) && left == 0 {
+            return Poll::Ready(false);
+        }
+        if left > 0 {
+            left -= 1;
+            worker.turn();
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }))
+}
+
+#[test]
+fn a_worker_drives_its_clients_while_it_has_its_seat() {
+    let node = Node::new();
+    let seat = node.agent.seat(Bell::private().unwrap());
+    let (_before, early) = seated(&node, seat);
+    block_on(early.fetch_add(at(0), 1)).unwrap();
+    for _ in 0..3 {
+        let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
+        let (_accepted, endpoint) = seated(&node, seat);
+        until_driven(&worker, 1);
+        let was = node.word(0);
+        assert!(!adds_within(&endpoint, &worker, 0), "nobody but the worker executes it");
+        assert_eq!(node.word(0), was);
+        assert!(adds_within(&endpoint, &worker, u32::MAX));
+        // Those that the agent has driven come with their next requests.
+        block_on(early.fetch_add(at(0), 1)).unwrap();
+        until_driven(&worker, 2);
+        assert!(!adds_within(&early, &worker, 0));
+        drop(worker);
+        block_on(early.fetch_add(at(0), 1)).unwrap();
+        block_on(endpoint.fetch_add(at(0), 1)).unwrap();
+    }
+}
+
+#[test]
+fn a_worker_that_sleeps_is_woken_by_what_comes_on_its_connections() {
+    let node = Node::new();
+    let bell = Bell::private().unwrap();
+    let seat = node.agent.seat(bell.clone());
+    let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
+    let (_accepted, endpoint) = seated(&node, seat);
+    until_driven(&worker, 1);
+    for _ in 0..3 {
+        bell.arm();
+        worker.turn();
+        assert!(!bell.sleep(Duration::from_millis(5)), "nothing has come");
+        endpoint.write_unsignaled(at(8), &[1; 8]).unwrap();
+        block_on(endpoint.yield_now());
+        assert!(bell.sleep(PATIENCE), "nobody has rung");
+        worker.turn();
+        assert!(adds_within(&endpoint, &worker, u32::MAX));
+    }
+    // What came before the last look is found by it, or rings.
+    endpoint.write_unsignaled(at(8), &[2; 8]).unwrap();
+    block_on(endpoint.yield_now());
+    bell.arm();
+    worker.turn();
+    assert!(node.word(8) == u64::from_ne_bytes([2; 8]) || bell.sleep(PATIENCE));
+}
+
+#[test]
+fn a_client_that_is_fenced_is_cut_off_by_its_worker_too() {
+    let node = Node::new();
+    let seat = node.agent.seat(Bell::private().unwrap());
+    let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
+    let (accepted, endpoint) = seated(&node, seat);
+    until_driven(&worker, 1);
+    endpoint.write_unsignaled(at(0), &[1; 8]).unwrap();
+    block_on(endpoint.yield_now());
+    drop(accepted);
+    until_driven(&worker, 0);
+    assert_eq!(node.word(0), 0, "a fenced client's WRITE was executed");
+    assert!(block_on(endpoint.fetch_add(at(0), 1)).is_err());
+}
+
+#[test]
+fn a_worker_that_ends_after_its_agent_ends_its_connections() {
+    let node = Node::new();
+    let seat = node.agent.seat(Bell::private().unwrap());
+    let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
+    let (_accepted, endpoint) = seated(&node, seat);
+    until_driven(&worker, 1);
+    drop(node);
+    drop(worker);
+    assert!(block_on(endpoint.fetch_add(at(0), 1)).is_err());
 }

@@ -1,14 +1,16 @@
 //! The fabric of a node without an RDMA device: an agent, to which clients connect over TCP.
 
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use loch_engines::epoch::Session;
+use loch_engines::registry::EngineId;
 use loch_engines::requests::{Sessions, WorkerId};
 use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
 use loch_fabric::shm::Bell;
-use loch_fabric::tcp::{Agent, AgentEndpoint, Client, Replies, TcpMailbox};
+use loch_fabric::tcp::{Agent, AgentEndpoint, Client, Replies, SeatId, TcpMailbox};
 use loch_fabric::{RegionId, RemoteAddr};
 use serde::Deserialize;
 use serde_json::Value;
@@ -42,6 +44,7 @@ pub(super) struct TcpFabric {
     tcp: Tcp,
     agent: Arc<Agent>,
     own: Member,
+    seats: Arc<Seats>,
     /// The port for the other nodes' links, which the agent passes on, until the control plane
     /// takes it.
     control_port: Mutex<Option<ControlPort>>,
@@ -67,7 +70,42 @@ impl TcpFabric {
             tracing::warn!("keys and values are not encrypted on the way: trust the network");
         }
         let control_port = Mutex::new(Some(ControlPort::Passed { streams, closer }));
-        Ok(Self { tcp, agent: Arc::new(agent), own: own.clone(), control_port })
+        let seats = Arc::new(Seats::of(&agent, own));
+        Ok(Self { tcp, agent: Arc::new(agent), own: own.clone(), seats, control_port })
+    }
+}
+
+/// The seats of the workers whose clients do nothing but send them requests. Such a worker drives
+/// the connections of its clients.
+struct Seats {
+    /// By table, and then by worker.
+    seats: Vec<Vec<SeatId>>,
+    /// How many connections have got one.
+    given: AtomicUsize,
+}
+
+impl Seats {
+    fn of(agent: &Agent, own: &Member) -> Self {
+        let of_table = |table: usize| {
+            let engine = EngineId::of(&own.tables[table]);
+            match engine.is_some_and(|engine| engine.needs().requests_only) {
+                true => bells(own, table).into_iter().map(|bell| agent.seat(bell)).collect(),
+                false => Vec::new(),
+            }
+        };
+        let seats = (0..own.tables.len()).map(of_table).collect();
+        Self { seats, given: AtomicUsize::new(0) }
+    }
+
+    /// The seat of a worker.
+    fn of_worker(&self, site: &WorkerSite) -> Option<SeatId> {
+        self.seats[site.table].get(usize::from(site.id.worker)).copied()
+    }
+
+    /// The seat for the next connection of a table's clients: they go round the workers.
+    fn next(&self, table: usize) -> Option<SeatId> {
+        let seats = self.seats.get(table).filter(|seats| !seats.is_empty())?;
+        Some(seats[self.given.fetch_add(1, Ordering::Relaxed) % seats.len()])
     }
 }
 
@@ -76,7 +114,8 @@ impl NodeFabric for TcpFabric {
     type Transport = TcpTransport;
 
     fn acceptor(&self) -> Arc<dyn Acceptor> {
-        Arc::new(LentRegion { agent: self.agent.clone(), own: self.own.clone() })
+        let (agent, own, seats) = (self.agent.clone(), self.own.clone(), self.seats.clone());
+        Arc::new(LentRegion { agent, own, seats })
     }
 
     fn control_port(&self, _: String) -> ControlPort {
@@ -89,7 +128,8 @@ impl NodeFabric for TcpFabric {
     }
 
     fn transport(&self, plane: Arc<ControlPlane>) -> TcpTransport {
-        TcpTransport { plane, agent: self.agent.clone(), own: self.own.clone() }
+        let (agent, own, seats) = (self.agent.clone(), self.own.clone(), self.seats.clone());
+        TcpTransport { plane, agent, own, seats }
     }
 }
 
@@ -97,6 +137,7 @@ impl NodeFabric for TcpFabric {
 struct LentRegion {
     agent: Arc<Agent>,
     own: Member,
+    seats: Arc<Seats>,
 }
 
 impl LentRegion {
@@ -110,14 +151,14 @@ impl LentRegion {
         let len = len.try_into().unwrap_or(u32::MAX);
         (len > 0).then_some(Replies { at, len })
     }
+}
 
-    /// The bells of the workers of a table.
-    fn bells(&self, table: usize) -> Vec<Bell> {
-        let Some(parts) = self.own.parts(table) else { return Vec::new() };
-        let Some(requests) = parts.requests() else { return Vec::new() };
-        let workers = 0..requests.area().service().workers;
-        workers.map(|worker| bell(&self.own, table, worker)).collect()
-    }
+/// The bells of the workers of a table.
+fn bells(own: &Member, table: usize) -> Vec<Bell> {
+    let Some(parts) = own.parts(table) else { return Vec::new() };
+    let Some(requests) = parts.requests() else { return Vec::new() };
+    let workers = 0..requests.area().service().workers;
+    workers.map(|worker| bell(own, table, worker)).collect()
 }
 
 /// The bell at which a worker sleeps.
@@ -134,7 +175,8 @@ impl Acceptor for LentRegion {
         let client = Client {
             grants: visit.grants,
             replies: offer.replies.and_then(|offset| self.replies(visit, offset)),
-            bells: self.bells(visit.table),
+            bells: bells(&self.own, visit.table),
+            seat: self.seats.next(visit.table),
         };
         let (accepted, answer) = self.agent.accept(client).map_err(|e| e.to_string())?;
         let answer = serde_json::to_value(&answer).map_err(|e| e.to_string())?;
@@ -148,11 +190,17 @@ pub(super) struct TcpTransport {
     plane: Arc<ControlPlane>,
     agent: Arc<Agent>,
     own: Member,
+    seats: Arc<Seats>,
 }
 
 impl TcpTransport {
     fn home(&self) -> RegionId {
         RegionId(self.own.header.node as u8)
+    }
+
+    fn endpoint_at(&self, site: &WorkerSite) -> Result<AgentEndpoint, WorkerError> {
+        let endpoint = self.agent.endpoint(self.home(), self.seats.of_worker(site));
+        Ok(endpoint.map_err(|error| Error::Device { problem: error.to_string() })?)
     }
 }
 
@@ -171,15 +219,15 @@ impl WorkerTransport for TcpTransport {
     fn endpoint(
         &self,
         _: &Arc<ClusterMemory>,
-        _: &WorkerSite,
+        site: &WorkerSite,
         _: &Session,
     ) -> Result<(AgentEndpoint, ()), WorkerError> {
-        Ok((self.agent.endpoint(self.home()), ()))
+        Ok((self.endpoint_at(site)?, ()))
     }
 
-    /// The replies of the turn before leave.
+    /// The replies of the turn before leave, and requests come.
     fn tend(&self, endpoint: &AgentEndpoint, (): &mut ()) {
-        endpoint.flush();
+        endpoint.turn();
     }
 
     fn mail(
@@ -190,10 +238,13 @@ impl WorkerTransport for TcpTransport {
     ) -> Result<Self::Mail, WorkerError> {
         let bell = bell(&self.own, site.table, site.id.worker);
         let mailbox = self.agent.mailbox(self.home(), Some(bell));
-        Ok(Yielding::new(self.agent.endpoint(self.home()), mailbox))
+        Ok(Yielding::new(self.endpoint_at(site)?, mailbox))
     }
 
-    fn tend_mail(&self, _: &Self::Mail) {}
+    fn tend_mail(&self, mail: &Self::Mail) {
+        mail.messages().flush();
+        mail.endpoint().turn();
+    }
 
     /// Replies go on the connection on which the request came.
     fn attach(&self, _: &Self::Mail, _: &Arc<ClusterMemory>) -> Result<(), WorkerError> {

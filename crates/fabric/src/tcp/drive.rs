@@ -1,0 +1,251 @@
+//! The connections that one thread drives, and their turns.
+//!
+//! A thread of the [agent](super::agent) drives connections, and so does a worker that has a
+//! [seat](super::seat): what its clients send is then executed by the thread that waits for it.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::admission::SeatId;
+use super::connection::{Connection, Cut, Next, Scratch};
+use super::inbox::{Come, Inbox};
+use super::lent::Lent;
+use super::socket;
+use super::turns::Waker;
+use crate::RateLimit;
+use crate::limits::{TCP_EVENTS, TCP_MAILBOX_PAUSE};
+
+/// The events of what the thread watches besides connections have this bit.
+pub(super) const OTHER: u64 = 1 << 63;
+const BELL: u64 = u64::MAX;
+
+/// The connections of one thread.
+pub(super) struct Drive {
+    watch: Arc<OwnedFd>,
+    inbox: Arc<Inbox>,
+    /// The workers that take connections from this thread.
+    workers: Option<Arc<dyn Workers>>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// The connections that have a turn without waiting for their sockets.
+    ready: Vec<u64>,
+    /// The connections that wait for workers.
+    waiting: Vec<u64>,
+    /// Sockets that have come, of peers that have not said who they are.
+    pub strangers: Vec<OwnedFd>,
+    scratch: Scratch,
+    cut_off: RateLimit,
+}
+
+/// The place of a connection.
+struct Place {
+    /// How often the place was taken: an event may be that of a connection that has ended.
+    round: u32,
+    /// What its socket is watched for.
+    watched: EventFlags,
+    connection: Option<Connection>,
+}
+
+impl Drive {
+    /// The connections of the thread with this inbox.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(inbox: Arc<Inbox>) -> io::Result<Self> {
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&watch, inbox.turns.bell(), EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Self {
+            watch: Arc::new(watch),
+            inbox,
+            workers: None,
+            places: Vec::new(),
+            free: Vec::new(),
+            ready: Vec::new(),
+            waiting: Vec::new(),
+            strangers: Vec::new(),
+            scratch: Scratch::new(),
+            cut_off: RateLimit::default(),
+        })
+    }
+
+    /// The connections of clients whose workers drive them go to these from now on.
+    pub fn has_workers(&mut self, workers: Arc<dyn Workers>) {
+        self.workers = Some(workers);
+    }
+
+    /// What the thread watches: other things may be watched with it, whose events have [`OTHER`].
+    pub fn watch(&self) -> &Arc<OwnedFd> {
+        &self.watch
+    }
+
+    /// Waits for events, but not for longer than `at_most` or until a connection has to have its
+    /// turn, and serves the connections that have one. The other events are added to `others`.
+    /// Returns whether there were any events.
+    pub fn turn(&mut self, lent: &Lent, at_most: Option<Duration>, others: &mut Vec<u64>) -> bool {
+        let ready = (!self.ready.is_empty()).then_some(Duration::ZERO);
+        let workers = (!self.waiting.is_empty()).then_some(TCP_MAILBOX_PAUSE);
+        let at_most = [at_most, ready, workers].into_iter().flatten().min();
+        let timeout = at_most.map(|time| Timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        let mut room = [const { MaybeUninit::uninit() }; TCP_EVENTS];
+        // Its errors say that a signal came.
+        let waited = epoll::wait(&*self.watch, &mut room, timeout.as_ref());
+        let events = waited.map(|(events, _)| &*events).unwrap_or_default();
+        let waiting = std::mem::take(&mut self.waiting);
+        for id in std::mem::take(&mut self.ready).into_iter().chain(waiting) {
+            self.serve(lent, id);
+        }
+        for event in events {
+            match event.data.u64() {
+                BELL => self.take_work(lent),
+                other if other & OTHER != 0 => others.push(other),
+                id => self.serve(lent, id),
+            }
+        }
+        !events.is_empty()
+    }
+
+    fn take_work(&mut self, lent: &Lent) {
+        for id in self.inbox.turns.take() {
+            self.serve(lent, id);
+        }
+        let Come { strangers, connections } = self.inbox.take();
+        self.strangers.extend(strangers);
+        for connection in connections {
+            self.adopt(connection);
+        }
+    }
+
+    /// Drives this connection from now on.
+    pub fn adopt(&mut self, connection: Connection) {
+        let at = self.free.pop().map_or_else(
+            || {
+                let watched = EventFlags::IN;
+                self.places.push(Place { round: 0, watched, connection: None });
+                self.places.len() - 1
+            },
+            |at| at as usize,
+        );
+        let place = &mut self.places[at];
+        // The events of others have another highest bit.
+        place.round = (place.round + 1) & (u32::MAX >> 1);
+        place.watched = EventFlags::IN;
+        let id = u64::from(place.round) << 32 | at as u64;
+        connection.wakes(Waker::new(self.inbox.turns.clone(), id));
+        let connection = place.connection.insert(connection);
+        let data = EventData::new_u64(id);
+        match epoll::add(&*self.watch, &**connection.socket(), data, place.watched) {
+            // What came for it on its way here has rung nowhere.
+            Ok(()) => self.ready.push(id),
+            Err(error) => self.end(at, &Cut::Io(error.into())),
+        }
+    }
+
+    /// A connection's turn.
+    fn serve(&mut self, lent: &Lent, id: u64) {
+        let at = id as u32 as usize;
+        let is_its = |place: &&mut Place| place.round == (id >> 32) as u32;
+        let Some(place) = self.places.get_mut(at).filter(is_its) else { return };
+        let Some(connection) = &mut place.connection else { return };
+        match connection.turn(lent, &mut self.scratch) {
+            Ok(Next::Turn) => self.ready.push(id),
+            Ok(Next::Read) => {
+                self.watch_for(at, id, EventFlags::IN);
+                self.hand_over(at);
+            }
+            Ok(Next::Write) => self.watch_for(at, id, EventFlags::OUT),
+            Ok(Next::Worker) => {
+                self.watch_for(at, id, EventFlags::empty());
+                self.waiting.push(id);
+            }
+            Err(cut) => self.end(at, &cut),
+        }
+    }
+
+    fn watch_for(&mut self, at: usize, id: u64, flags: EventFlags) {
+        let place = &mut self.places[at];
+        let Some(connection) = &place.connection else { return };
+        if place.watched == flags {
+            return;
+        }
+        place.watched = flags;
+        let socket = &**connection.socket();
+        if let Err(error) = epoll::modify(&*self.watch, socket, EventData::new_u64(id), flags) {
+            self.end(at, &Cut::Io(error.into()));
+        }
+    }
+
+    /// Gives a connection to the worker that drives it itself, if that one is there.
+    fn hand_over(&mut self, at: usize) {
+        let Some(workers) = &self.workers else { return };
+        let seat = self.places[at].connection.as_ref().and_then(Connection::seat);
+        let Some(worker) = seat.and_then(|seat| workers.inbox(seat)) else { return };
+        if let Some(connection) = self.take(at)
+            && let Err(connection) = worker.give(connection)
+        {
+            self.adopt(connection);
+        }
+    }
+
+    /// Takes a connection out of its place.
+    fn take(&mut self, at: usize) -> Option<Connection> {
+        let connection = self.places[at].connection.take()?;
+        self.free.push(at as u32);
+        let _ = epoll::delete(&*self.watch, &**connection.socket());
+        Some(connection)
+    }
+
+    fn end(&mut self, at: usize, cut: &Cut) {
+        if let Some(connection) = self.take(at) {
+            cut_off(connection.socket(), cut, &mut self.cut_off);
+        }
+    }
+
+    #[cfg(test)]
+    pub fn connections(&self) -> usize {
+        self.places.iter().filter(|place| place.connection.is_some()).count()
+    }
+
+    /// Where the thread is given connections.
+    pub fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
+    /// Gives all connections to the thread that is given work by `inbox`.
+    pub fn give_all_to(&mut self, inbox: &Inbox) {
+        let here = (0..self.places.len()).filter_map(|at| self.take(at)).collect::<Vec<_>>();
+        // Those that are on their way here as well.
+        let on_their_way = self.inbox.close().connections;
+        for connection in here.into_iter().chain(on_their_way) {
+            // A thread that has ended takes none, and they end.
+            let _ = inbox.give(connection);
+        }
+    }
+}
+
+/// The workers of a node, as far as they drive connections themselves.
+pub(super) trait Workers: Send + Sync {
+    /// Where the worker with this seat is given connections, if there is one now.
+    fn inbox(&self, seat: SeatId) -> Option<Arc<Inbox>>;
+}
+
+/// Ends a connection.
+pub(super) fn cut_off(socket: &OwnedFd, cut: &Cut, limit: &mut RateLimit) {
+    let peer = rustix::net::getpeername(socket).ok();
+    let is_usual = matches!(cut, Cut::Ended | Cut::Fenced | Cut::Io(_));
+    if is_usual {
+        tracing::debug!(?peer, %cut, "a connection has ended");
+    } else if let Some(unsaid) = limit.due(Instant::now()) {
+        tracing::warn!(?peer, %cut, unsaid, "a connection is cut off");
+    }
+    // A fence may hold the socket still: the client is to see that it has ended.
+    let _ = socket::shut_down(socket.as_fd());
+}

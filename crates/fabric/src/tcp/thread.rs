@@ -1,0 +1,280 @@
+//! A thread of an agent: accepts connections, finds out who they are, and drives those of clients.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::connection::{Connection, Cut};
+use super::drive::{Drive, OTHER, cut_off};
+use super::frame::{Garbage, HELLO_BYTES, Hello, MAGIC, Unwelcome, WELCOME_BYTES, Welcome};
+use super::inbox::Inbox;
+use super::lent::Lent;
+use super::seat::{SEAT, Seats};
+use super::socket::{self, Moved};
+use crate::RateLimit;
+use crate::idle::Idle;
+use crate::limits::{TCP_ACCEPT_PAUSE, TCP_HELLO_PATIENCE, TCP_STRANGERS_MAX};
+
+/// Takes the connections to an agent's port that begin with something else than a client does. It
+/// is called by the agent's threads, which must not wait there.
+pub type Others = Box<dyn Fn(TcpStream) + Send + Sync>;
+
+/// What the threads of an agent have in common.
+pub(super) struct Common {
+    pub lent: Arc<Lent>,
+    pub others: Option<Others>,
+    pub inboxes: Vec<Arc<Inbox>>,
+    pub seats: Arc<Seats>,
+    pub stops: AtomicBool,
+}
+
+/// The events of the listener.
+const LISTENER: u64 = SEAT - 1;
+
+/// Where connections come in.
+pub(super) struct Listening {
+    listener: TcpListener,
+    /// When to accept connections again, after the system had none left.
+    again_at: Option<Instant>,
+    /// The thread that gets the next connection.
+    next: usize,
+}
+
+/// One that has not said who it is.
+struct Stranger {
+    socket: Arc<OwnedFd>,
+    since: Instant,
+    hello: Vec<u8>,
+}
+
+/// The limits of log lines that other hosts can cause.
+#[derive(Default)]
+struct LogLimits {
+    not_accepted: RateLimit,
+    too_many: RateLimit,
+    cut_off: RateLimit,
+}
+
+/// One thread of an agent.
+pub(super) struct Thread {
+    common: Arc<Common>,
+    drive: Drive,
+    listening: Option<Listening>,
+    /// By their events.
+    strangers: BTreeMap<u64, Stranger>,
+    /// The event of the next one.
+    next: u64,
+    logs: LogLimits,
+}
+
+impl Listening {
+    /// Watches a listener with the connections of a thread.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(listener: TcpListener, drive: &Drive) -> io::Result<Self> {
+        let event = EventData::new_u64(LISTENER);
+        epoll::add(&**drive.watch(), &listener, event, EventFlags::IN)?;
+        Ok(Self { listener, again_at: None, next: 0 })
+    }
+
+    fn watch(&self, drive: &Drive, flags: EventFlags) {
+        let event = EventData::new_u64(LISTENER);
+        if let Err(error) = epoll::modify(&**drive.watch(), &self.listener, event, flags) {
+            tracing::warn!(%error, "the agent cannot watch its listener");
+        }
+    }
+
+    fn accept(&mut self, inboxes: &[Arc<Inbox>], drive: &Drive, logs: &mut LogLimits) {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, _)) => {
+                    inboxes[self.next % inboxes.len()].give_stranger(socket.into());
+                    self.next += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => (),
+                Err(error) => {
+                    // There are no descriptors left, or no memory. Others wait in the system.
+                    if let Some(unsaid) = logs.not_accepted.due(Instant::now()) {
+                        tracing::warn!(%error, unsaid, "no connection is accepted for a moment");
+                    }
+                    self.again_at = Some(Instant::now() + TCP_ACCEPT_PAUSE);
+                    return self.watch(drive, EventFlags::empty());
+                }
+            }
+        }
+    }
+}
+
+impl Thread {
+    pub fn new(common: Arc<Common>, mut drive: Drive, listening: Option<Listening>) -> Self {
+        drive.has_workers(common.seats.clone());
+        let (strangers, logs) = (BTreeMap::new(), LogLimits::default());
+        Self { common, drive, listening, strangers, next: OTHER, logs }
+    }
+
+    pub fn work(mut self) {
+        let mut others = Vec::new();
+        // To sleep and to be woken takes longer than most clients need for their next requests.
+        let (mut idle, mut is_awake) = (Idle::default(), false);
+        let common = self.common.clone();
+        while !common.stops.load(Ordering::Acquire) {
+            let patience = if is_awake { Some(Duration::ZERO) } else { self.patience() };
+            if self.drive.turn(&common.lent, patience, &mut others) {
+                idle.end();
+            }
+            for event in others.drain(..) {
+                match event {
+                    LISTENER => {
+                        if let Some(listening) = &mut self.listening {
+                            listening.accept(&common.inboxes, &self.drive, &mut self.logs);
+                        }
+                    }
+                    SEAT.. => common.seats.wake(event),
+                    stranger => self.hear(stranger),
+                }
+            }
+            for socket in std::mem::take(&mut self.drive.strangers) {
+                self.meet(socket);
+            }
+            is_awake = !idle.go_on();
+            self.after_events();
+        }
+        // Nobody gives it connections any more.
+        drop(self.drive.inbox().close());
+    }
+
+    /// The longest time to wait for events; `None` if there is nothing else to do.
+    fn patience(&self) -> Option<Duration> {
+        let strangers = (!self.strangers.is_empty()).then_some(TCP_HELLO_PATIENCE / 4);
+        let again_at = self.listening.as_ref().and_then(|listening| listening.again_at);
+        let accepts = again_at.map(|at| at.saturating_duration_since(Instant::now()));
+        [strangers, accepts].into_iter().flatten().min()
+    }
+
+    /// Does what is due at some time.
+    fn after_events(&mut self) {
+        if let Some(listening) = &mut self.listening
+            && listening.again_at.is_some_and(|at| at <= Instant::now())
+        {
+            listening.again_at = None;
+            listening.watch(&self.drive, EventFlags::IN);
+        }
+        if self.strangers.is_empty() {
+            return;
+        }
+        let is_late = |(_, it): &(&u64, &Stranger)| it.since.elapsed() > TCP_HELLO_PATIENCE;
+        let late: Vec<_> = self.strangers.iter().filter(is_late).map(|(event, _)| *event).collect();
+        for event in late {
+            self.send_away(event, &Cut::Garbage(Garbage("no greeting in time")));
+        }
+    }
+
+    /// Somebody has connected.
+    fn meet(&mut self, socket: OwnedFd) {
+        if self.strangers.len() >= TCP_STRANGERS_MAX {
+            if let Some(unsaid) = self.logs.too_many.due(Instant::now()) {
+                tracing::warn!(unsaid, "too many connections do not say who they are");
+            }
+            return;
+        }
+        let event = EventData::new_u64(self.next);
+        let prepared = rustix::io::ioctl_fionbio(&socket, true)
+            .and_then(|()| rustix::net::sockopt::set_tcp_nodelay(&socket, true))
+            .and_then(|()| epoll::add(&**self.drive.watch(), &socket, event, EventFlags::IN));
+        if let Err(error) = prepared {
+            tracing::debug!(%error, "a connection has ended before it began");
+            return;
+        }
+        let stranger = Stranger {
+            socket: Arc::new(socket),
+            since: Instant::now(),
+            hello: Vec::with_capacity(HELLO_BYTES),
+        };
+        self.strangers.insert(self.next, stranger);
+        self.next += 1;
+    }
+
+    /// A stranger has said something.
+    fn hear(&mut self, event: u64) {
+        let Some(stranger) = self.strangers.get_mut(&event) else { return };
+        match greet(&self.common, stranger) {
+            Ok(Greeted::NotYet) => (),
+            Ok(Greeted::Client(client)) => {
+                self.forget(event);
+                self.drive.adopt(client);
+            }
+            Ok(Greeted::Other) => {
+                let Some(socket) = self.forget(event).and_then(Arc::into_inner) else { return };
+                if let Some(take) = &self.common.others
+                    && rustix::io::ioctl_fionbio(&socket, false).is_ok()
+                {
+                    take(socket.into());
+                }
+            }
+            Err(cut) => self.send_away(event, &cut),
+        }
+    }
+
+    fn forget(&mut self, event: u64) -> Option<Arc<OwnedFd>> {
+        let stranger = self.strangers.remove(&event)?;
+        let _ = epoll::delete(&**self.drive.watch(), &*stranger.socket);
+        Some(stranger.socket)
+    }
+
+    fn send_away(&mut self, event: u64, cut: &Cut) {
+        if let Some(socket) = self.forget(event) {
+            cut_off(&socket, cut, &mut self.logs.cut_off);
+        }
+    }
+}
+
+/// What a stranger is.
+enum Greeted {
+    Client(Connection),
+    /// No client: its first byte shows that, which is still to be received.
+    Other,
+    NotYet,
+}
+
+/// Receives a greeting.
+fn greet(common: &Common, stranger: &mut Stranger) -> Result<Greeted, Cut> {
+    let Stranger { socket, hello, .. } = stranger;
+    if common.others.is_some() && hello.is_empty() {
+        let first = socket::peek(socket.as_fd())?;
+        if first.is_some_and(|first| first != MAGIC[0]) {
+            return Ok(Greeted::Other);
+        }
+    }
+    let mut bytes = [0; HELLO_BYTES];
+    match socket::receive(socket.as_fd(), &mut bytes[hello.len()..])? {
+        Moved::Bytes(count) => {
+            let begin = hello.len();
+            hello.extend_from_slice(&bytes[begin..begin + count]);
+        }
+        Moved::Nothing => return Ok(Greeted::NotYet),
+        Moved::End => return Err(Cut::Ended),
+    }
+    let Ok(said) = Hello::read_from_bytes(hello) else { return Ok(Greeted::NotYet) };
+    let client = said.token()?.and_then(|token| {
+        let client = common.lent.redeem(&token, socket);
+        client.ok_or(Unwelcome::Token)
+    });
+    let welcome = Welcome::new(client.as_ref().map(|_| ()).map_err(|reason| *reason));
+    match socket::send(socket.as_fd(), welcome.as_bytes())? {
+        Moved::Bytes(WELCOME_BYTES) => (),
+        _ => return Err(Cut::Ended),
+    }
+    match client {
+        Ok(client) => Ok(Greeted::Client(Connection::new(socket.clone(), client))),
+        Err(_) => Err(Cut::Garbage(Garbage("a token that opens nothing, or another version"))),
+    }
+}
