@@ -92,7 +92,7 @@ const LAYERS: [Layers; 15] = [
     Layers {
         folder: "crates/fabric/src/tcp/",
         order: &[
-            &["frame", "socket", "turns"],
+            &["frame", "planted", "socket", "turns"],
             &["error", "keys"],
             &["admission", "setup"],
             &["letters", "pushed"],

@@ -82,6 +82,11 @@ impl Agent {
         self.address
     }
 
+    #[cfg(test)]
+    pub(super) fn plant(&self, fault: super::planted::Fault) {
+        self.common.lent.planted.plant(fault);
+    }
+
     /// Lets a client in, with the rights in its grants and no others. It connects with the answer,
     /// soon, and once.
     ///

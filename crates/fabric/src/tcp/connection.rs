@@ -23,6 +23,7 @@ use super::frame::{
 };
 use super::lent::Lent;
 use super::letters::Letters;
+use super::planted::Fault;
 use super::socket::{self, Moved};
 use super::turns::Waker;
 use crate::limits::{TCP_CHUNK_BYTES, TCP_STRAIGHT_BYTES_MIN, TCP_TURN_BYTES};
@@ -316,7 +317,10 @@ impl Connection {
         }
         turn.scratch.begin += REQUEST_BYTES;
         let (offset, left) = (request.offset, request.len as usize);
-        let result = self.client.keys().check(&request);
+        let result = match turn.lent.planted.is(Fault::KeysUnchecked) {
+            false => self.client.keys().check(&request),
+            true => Ok(()),
+        };
         if is_straight && request.verb == Verb::Write {
             let tag = request.is_signaled.then_some(request.tag);
             self.body = Some(Body::In { offset, left, tag, result });
@@ -336,6 +340,11 @@ impl Connection {
             answers.extend_from_slice(answer.header().as_bytes());
         } else if let Err(refusal) = result {
             return Err(Cut::Forbidden(refusal));
+        }
+        if turn.lent.planted.is(Fault::AnsweredBeforeApplied) {
+            socket::send(self.socket.as_fd(), answers)?;
+            answers.clear();
+            std::thread::sleep(std::time::Duration::from_millis(5));
         }
         if result.is_ok() {
             turn.has_changed |= request.verb != Verb::Read;

@@ -17,6 +17,7 @@ use super::admission::{Admitted, Client, Replies};
 use super::frame::Token;
 use super::keys::Keys;
 use super::letters::Letters;
+use super::planted::{Fault, Planted};
 use super::turns::lock;
 use crate::limits::TCP_TOKEN_LIFE;
 use crate::shm::Region;
@@ -35,6 +36,7 @@ pub(super) struct Lent {
     /// All reply slots are between these offsets, of whatever region: most stores of workers need
     /// no look at `ways`.
     slots: [AtomicU64; 2],
+    pub planted: Planted,
 }
 
 impl Lent {
@@ -46,6 +48,7 @@ impl Lent {
             mailboxes: RwLock::default(),
             ways: Mutex::default(),
             slots: [AtomicU64::new(u64::MAX), AtomicU64::new(0)],
+            planted: Planted::default(),
         }
     }
 
@@ -146,6 +149,9 @@ impl Drop for Accepted {
     fn drop(&mut self) {
         if let Some(lent) = self.lent.upgrade() {
             lent.forget(&self.client, &self.token);
+            if lent.planted.is(Fault::FenceForgotten) {
+                return;
+            }
         }
         self.client.shut();
     }

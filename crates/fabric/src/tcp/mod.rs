@@ -47,6 +47,7 @@ mod letters;
 mod link;
 mod mailbox;
 mod messages;
+mod planted;
 mod pushed;
 mod seat;
 mod serving;
