@@ -82,6 +82,13 @@ const LEAKS_RETURN_MAX: Duration = Duration::from_secs(30);
 /// where others use the processors.
 const UNCERTAINTY_MAX: Duration = Duration::from_millis(50);
 
+/// Operations over TCP that are checked at least. A run has 1,500 at least.
+const OPERATIONS_OVER_TCP: usize = 200_000;
+/// They are more than tens of thousands a run on two processors that others use as well.
+const RUNS_MAX: usize = 12;
+/// By what name a run tells how many operations it had.
+const OPERATIONS: &str = "operations";
+
 /// The checker's verdict on a sound history.
 const LINEARIZABLE: &str = "linearizable";
 
@@ -568,12 +575,30 @@ fn seed(guest: Guest) -> u64 {
     guest.hear("seed").parse().expect("a number")
 }
 
+/// Several runs: the wire of every second one delays and loses, where the kernel can do that.
 #[test]
 fn what_two_hosts_are_answered_over_tcp_is_linearizable() {
-    match Namespaces::make() {
-        Ok(hosts) => hosts.run("what_two_machines_are_answered_is_linearizable"),
-        Err(why) => println!("skipped: there are no network namespaces: {why}"),
+    let (mut operations, mut runs) = (0, 0);
+    while operations < OPERATIONS_OVER_TCP {
+        let hosts = match Namespaces::make() {
+            Ok(hosts) => hosts,
+            Err(why) => return println!("skipped: there are no network namespaces: {why}"),
+        };
+        if runs % 2 == 1
+            && let Err(why) = hosts.disturb()
+        {
+            println!("this wire neither delays nor loses, but is cut: {why}");
+        }
+        hosts.run("what_two_machines_are_answered_is_linearizable");
+        let told = hosts.told(OPERATIONS).expect("the first host has told it");
+        operations += told.parse::<usize>().expect("a number");
+        runs += 1;
+        assert!(
+            runs < RUNS_MAX,
+            "{operations} operations in {runs} runs: this machine is too slow"
+        );
     }
+    println!("{operations} operations over TCP in {runs} runs");
 }
 
 /// What the README says of two hosts; and either node is killed and comes back.
@@ -659,6 +684,7 @@ fn what_two_machines_are_answered_is_linearizable() {
     if machine.is_first() {
         println!("{}: linearizable, seed {seed}", machine.tally);
         machine.tally.assert_eventful();
+        guest.tell(OPERATIONS, &machine.tally.operations.to_string());
     }
     let Machine { node, dir, .. } = machine;
     assert_eq!(node.stop(Signal::TERM).code(), Some(0));

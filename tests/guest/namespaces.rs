@@ -40,6 +40,23 @@ impl Namespaces {
         Ok(made)
     }
 
+    /// Lets the wire delay what goes over it, and lose some.
+    ///
+    /// # Errors
+    /// Why it does not, in words: not every kernel can.
+    pub fn disturb(&self) -> Result<(), String> {
+        for name in &self.names {
+            let netem = "tc qdisc add dev eth0 root netem delay 200us 100us loss 0.1%";
+            ip(&format!("netns exec {name} {netem}"))?;
+        }
+        Ok(())
+    }
+
+    /// What a host has told, after it has ended.
+    pub fn told(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.shared.path().join(name)).ok()
+    }
+
     /// A program on a host.
     pub fn command(&self, host: usize, program: &Path) -> Command {
         let mut command = Command::new("ip");
