@@ -86,7 +86,7 @@ impl Drive {
 
     /// Waits for events, but not for longer than `at_most` or until a connection has to have its
     /// turn, and serves the connections that have one. The other events are added to `others`.
-    /// Returns whether there were any events.
+    /// Returns whether there was anything for connections.
     pub fn turn(&mut self, lent: &Lent, at_most: Option<Duration>, others: &mut Vec<u64>) -> bool {
         let ready = (!self.ready.is_empty()).then_some(Duration::ZERO);
         let workers = (!self.waiting.is_empty()).then_some(TCP_MAILBOX_PAUSE);
@@ -103,6 +103,7 @@ impl Drive {
         for id in std::mem::take(&mut self.ready).into_iter().chain(waiting) {
             self.serve(lent, id);
         }
+        let before = others.len();
         for event in events {
             match event.data.u64() {
                 BELL => self.take_work(lent),
@@ -110,7 +111,7 @@ impl Drive {
                 id => self.serve(lent, id),
             }
         }
-        !events.is_empty()
+        others.len() - before < events.len()
     }
 
     fn take_work(&mut self, lent: &Lent) {
