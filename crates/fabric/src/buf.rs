@@ -50,7 +50,6 @@ impl Buf {
     }
 
     /// Makes room for `bytes` bytes more.
-    #[cfg(feature = "verbs")]
     pub(crate) fn reserve(&mut self, bytes: usize) {
         self.bytes.reserve(bytes);
     }

@@ -158,6 +158,10 @@ pub(crate) const LANES_SLEEP_MAX: Duration = Duration::from_millis(1);
 /// Bytes that a connection over TCP receives at a time, and that it may hold while it waits.
 pub(crate) const TCP_CHUNK_BYTES: usize = 128 << 10;
 
+/// Bytes of the longest records that an encrypted connection sends, with length and tag. A record
+/// can be opened when all of it has come, and is in the first cache of a processor until then.
+pub(crate) const TCP_RECORD_BYTES: usize = 16 << 10;
+
 /// Transfers from this length on go straight between socket and region. A copy of a shorter one
 /// costs less than a system call of its own.
 pub const TCP_STRAIGHT_BYTES_MIN: usize = 16 << 10;

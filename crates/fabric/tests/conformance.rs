@@ -25,7 +25,8 @@
 //! | keys, rights and their withdrawal (protection domains) | the mapping's | none | `tests/verbs.rs` |
 //!
 //! TCP has one home mapped, and its verbs are under way until their answers come; what it does with
-//! keys, fences and hostile clients is tested in `src/tcp/tests.rs`.
+//! keys, fences and hostile clients is tested in `src/tcp/tests/`. Its suite runs with and without
+//! encryption.
 //!
 //! Verbs run where there is an RDMA device (`make verbs-test` makes one); without it, or without
 //! the feature, their tests are skipped or not built.
@@ -67,7 +68,8 @@ suite! {
     sim_connectx3_56: Sim<1>,
     sim_connectx6_200: Sim<2>,
     sim_one_host: Sim<3>,
-    tcp: backends::tcp::Tcp,
+    tcp: backends::tcp::Tcp<false>,
+    tcp_encrypted: backends::tcp::Tcp<true>,
     = [
         what_is_written_is_read,
         a_doorbell_reads_several_places,

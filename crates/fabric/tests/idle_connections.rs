@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::Region;
-use loch_fabric::tcp::{Agent, Answer, Client, TcpEndpoint};
+use loch_fabric::tcp::{Agent, AgentOptions, Answer, Client, TcpEndpoint};
 use loch_fabric::{Access, Fabric, Grant, RegionId, RemoteAddr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -21,8 +21,9 @@ const BYTES_MAX: u64 = 32 << 10;
 const REGION_BYTES: u64 = 1 << 20;
 const REST: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Tells a process that it is the agent.
+/// Tells a process that it is the agent, and whether that encrypts.
 const IS_AGENT: &str = "LOCH_TEST_AGENT";
+const ENCRYPTS: &str = "encrypts";
 
 const HOME: RegionId = RegionId(0);
 const AWAY: RegionId = RegionId(1);
@@ -41,13 +42,12 @@ fn raise_limit() {
 #[test]
 #[ignore = "started by the other test"]
 fn agent_process() {
-    if std::env::var_os(IS_AGENT).is_none() {
-        return;
-    }
+    let Some(how) = std::env::var_os(IS_AGENT) else { return };
     raise_limit();
     let region = Arc::new(Region::anonymous(REGION_BYTES).unwrap());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let agent = Agent::start(region, listener, 1, None).unwrap();
+    let options = AgentOptions { encrypt: how == ENCRYPTS, ..AgentOptions::default() };
+    let agent = Agent::start(region, listener, options).unwrap();
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n{}", agent.address()).unwrap();
     let grants = [Grant { offset: 0, len: REGION_BYTES, access: Access::Full }];
@@ -91,9 +91,14 @@ impl Process {
 #[test]
 fn a_thousand_connections_at_rest_cost_no_time_and_little_memory() {
     raise_limit();
+    a_thousand_connections_cost_little("plain");
+    a_thousand_connections_cost_little(ENCRYPTS);
+}
+
+fn a_thousand_connections_cost_little(how: &str) {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "agent_process", "--ignored", "--nocapture"])
-        .env(IS_AGENT, "1")
+        .env(IS_AGENT, how)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -114,7 +119,7 @@ fn a_thousand_connections_at_rest_cost_no_time_and_little_memory() {
     };
     let endpoints: Vec<TcpEndpoint> = answers.iter().map(connect).collect();
     let each = agent.memory().saturating_sub(before) / CONNECTIONS as u64;
-    println!("{each} bytes for each connection");
+    println!("{how}: {each} bytes for each connection");
     assert!(each < BYTES_MAX, "{each} bytes for each connection");
     // The agent looks for a moment before it sleeps.
     let begun = Instant::now();

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use loch_fabric::tcp::fuzzing::{
-    FuzzAgent, FuzzClient, KEYS, REGION_BYTES, answer_header, request_header,
+    FuzzAgent, FuzzClient, FuzzWay, KEYS, REGION_BYTES, answer_header, request_header,
 };
 
 use crate::input::Input;
@@ -26,8 +26,8 @@ fn add_body(to: &mut Vec<u8>, input: &mut Input<'_>, len: u64, byte: u8) {
     }
 }
 
-/// A byte that says whether the rest is frames, and in which pieces it comes; and requests, or any
-/// bytes.
+/// A byte that says whether the rest is frames, and whether it comes in records; in which pieces it
+/// comes; and requests, or any bytes.
 ///
 /// # Panics
 /// If a client changes what no key of its opens, or the agent does not keep to the protocol.
@@ -57,7 +57,12 @@ pub fn tcp_agent(bytes: &[u8]) {
         add_body(&mut sent, &mut input, len.min(64 << 10), 0xA5);
     }
     sent.extend_from_slice(input.rest());
-    AGENT.with_borrow_mut(|agent| agent.receive(&sent, piece));
+    let way = match mode >> 1 & 3 {
+        0 | 1 => FuzzWay::Plain,
+        2 => FuzzWay::Sealed,
+        _ => FuzzWay::Unsealed,
+    };
+    AGENT.with_borrow_mut(|agent| agent.receive(&sent, piece, way));
 }
 
 /// The same for answers to a client with requests under way.

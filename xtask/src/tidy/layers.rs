@@ -93,7 +93,9 @@ const LAYERS: [Layers; 15] = [
         folder: "crates/fabric/src/tcp/",
         order: &[
             &["frame", "planted", "socket", "turns"],
-            &["error", "keys"],
+            &["company", "error", "keys", "sealed"],
+            &["stream"],
+            &["noise"],
             &["admission", "setup"],
             &["letters", "pushed"],
             &["lent", "link"],

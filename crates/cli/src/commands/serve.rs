@@ -89,6 +89,9 @@ pub struct ServeArgs {
     /// several nodes need a secret, or certificates
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
+    /// With tcp: encrypt the connections on which clients reach this node's memory
+    #[arg(long)]
+    encrypt: bool,
     /// With verbs: the RDMA device [default: the first that can be used]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -170,6 +173,7 @@ impl ServeArgs {
         config.listen = self.listen.or(config.listen);
         config.secret = self.secret.or(config.secret);
         config.device = self.device.or(config.device);
+        config.encrypt |= self.encrypt;
         config.ephemeral |= self.ephemeral;
         config.workers.dedicated |= self.dedicated;
         config.tables = chosen_tables(config.tables, self.tables);

@@ -18,12 +18,14 @@ use zerocopy::IntoBytes;
 
 use super::frame::Told;
 use super::keys::Keys;
+use super::noise::ConnectionKey;
 use super::socket::{self, Moved};
+use super::stream::Outward;
 use super::turns::{Waker, lock};
 use crate::RemoteAddr;
 use crate::limits::TCP_PUSHED_BYTES_MAX;
 use crate::rights::Grant;
-use crate::shm::Bell;
+use crate::shm::{Bell, Region};
 
 /// The reply slots of a client, in its home region. Its own thread writes what comes for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub struct Client<'a> {
 pub(super) struct Admitted {
     /// Names it among all clients of the agent.
     pub number: u64,
+    /// The key of its connection, if that is encrypted.
+    pub key: Option<ConnectionKey>,
     keys: Keys,
     replies: Option<Replies>,
     bells: Vec<Bell>,
@@ -88,6 +92,8 @@ pub(super) struct Gate {
 
 struct Connected {
     socket: Arc<OwnedFd>,
+    /// Behind the gate, since what is pushed and what is answered go the same way.
+    outward: Outward,
     /// Gives the connection a turn, once a thread drives it.
     waker: Option<Waker>,
 }
@@ -116,16 +122,55 @@ impl Entered<'_> {
     pub fn send_pushed(&mut self) -> std::io::Result<bool> {
         self.0.send_pushed()
     }
+
+    /// Takes note of the client's connection, on which the client is told that it is welcome before
+    /// anything else.
+    pub fn connect(
+        &mut self,
+        socket: &Arc<OwnedFd>,
+        outward: Outward,
+        welcome: &[u8],
+    ) -> std::io::Result<()> {
+        if !welcome.is_empty()
+            && socket::send(socket.as_fd(), welcome)? != Moved::Bytes(welcome.len())
+        {
+            return Err(std::io::ErrorKind::BrokenPipe.into());
+        }
+        self.0.connected = Some(Connected { socket: socket.clone(), outward, waker: None });
+        Ok(())
+    }
+
+    /// Sends a part of an answer.
+    pub fn send(&mut self, bytes: &[u8]) -> std::io::Result<Moved> {
+        let Some(Connected { socket, outward, .. }) = &mut self.0.connected else {
+            return Ok(Moved::End);
+        };
+        outward.send(socket.as_fd(), bytes)
+    }
+
+    /// The same, from a region.
+    pub fn send_from(
+        &mut self,
+        region: &Region,
+        offset: u64,
+        len: usize,
+    ) -> std::io::Result<Moved> {
+        let Some(Connected { socket, outward, .. }) = &mut self.0.connected else {
+            return Ok(Moved::End);
+        };
+        outward.send_from(socket.as_fd(), region, offset, len)
+    }
 }
 
 impl Gate {
     fn send_pushed(&mut self) -> std::io::Result<bool> {
-        let Some(connected) = self.connected.as_ref().filter(|_| !self.is_answering) else {
+        let Some(connected) = self.connected.as_mut().filter(|_| !self.is_answering) else {
             return Ok(self.pushed.is_empty());
         };
+        let Connected { socket, outward, .. } = connected;
         let mut sent = 0;
         while sent < self.pushed.len() {
-            match socket::send(connected.socket.as_fd(), &self.pushed[sent..])? {
+            match outward.send(socket.as_fd(), &self.pushed[sent..])? {
                 Moved::Bytes(bytes) => sent += bytes,
                 Moved::Nothing | Moved::End => break,
             }
@@ -140,10 +185,10 @@ impl Gate {
 }
 
 impl Admitted {
-    pub fn new(number: u64, keys: Keys, client: Client<'_>) -> Self {
+    pub fn new(number: u64, keys: Keys, key: Option<ConnectionKey>, client: Client<'_>) -> Self {
         let Client { replies, bells, seat, .. } = client;
         let (gate, is_dirty) = (Mutex::default(), AtomicBool::new(false));
-        Self { number, keys, replies, bells, seat, gate, is_dirty }
+        Self { number, key, keys, replies, bells, seat, gate, is_dirty }
     }
 
     pub fn keys(&self) -> &Keys {
@@ -187,11 +232,10 @@ impl Admitted {
         (gate.connected, gate.pushed) = (None, Vec::new());
     }
 
-    /// Takes note of the client's connection. Returns whether the gate is open.
-    pub fn has_come(&self, socket: &Arc<OwnedFd>) -> bool {
-        let mut gate = lock(&self.gate);
-        gate.connected = Some(Connected { socket: socket.clone(), waker: None });
-        !gate.is_shut
+    /// Bytes of memory that the way to the client holds between turns.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn held_bytes(&self) -> usize {
+        lock(&self.gate).connected.as_ref().map_or(0, |it| it.outward.held_bytes())
     }
 
     /// Another thread drives the client's connection from now on, and gives it a turn next.

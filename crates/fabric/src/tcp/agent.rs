@@ -16,7 +16,7 @@ use super::admission::{Client, SeatId};
 use super::drive::Drive;
 use super::inbox::Inbox;
 use super::keys::Keys;
-use super::lent::{Accepted, Lent};
+use super::lent::{Accepted, Lent, Ticket};
 use super::mailbox::TcpMailbox;
 use super::seat::Seats;
 use super::serving::AgentEndpoint;
@@ -25,6 +25,23 @@ use super::thread::{Common, Listening, Others, Thread};
 use crate::RegionId;
 use crate::rights::{self, Access, Grant, Granted};
 use crate::shm::{Bell, Region};
+
+/// How an agent works.
+pub struct AgentOptions {
+    /// Its threads. Default: one.
+    pub threads: usize,
+    /// Takes the connections that are none of clients. Default: they are closed.
+    pub others: Option<Others>,
+    /// Whether connections are encrypted. An agent that encrypts lets no client in that does not,
+    /// and the other way round. Default: no.
+    pub encrypt: bool,
+}
+
+impl Default for AgentOptions {
+    fn default() -> Self {
+        Self { threads: 1, others: None, encrypt: false }
+    }
+}
 
 /// The node's side of TCP: lends a region to clients that connect. Any thread may use it. Dropping
 /// it ends all connections.
@@ -36,8 +53,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Lends `region` to the clients that connect to `listener`, by `threads` threads. Connections
-    /// that are none of clients go to `others`, or are closed.
+    /// Lends `region` to the clients that connect to `listener`.
     ///
     /// # Errors
     /// [`TcpError::Os`].
@@ -47,9 +63,9 @@ impl Agent {
     pub fn start(
         region: Arc<Region>,
         listener: TcpListener,
-        threads: usize,
-        others: Option<Others>,
+        options: AgentOptions,
     ) -> Result<Self, TcpError> {
+        let AgentOptions { threads, others, encrypt } = options;
         assert!(threads > 0, "an agent needs a thread");
         let os = |action| move |source| TcpError::Os { action, source };
         listener.set_nonblocking(true).map_err(os("listen"))?;
@@ -62,7 +78,7 @@ impl Agent {
         let first = &drives[0];
         let seats = Arc::new(Seats::new(first.inbox().clone(), first.watch().clone()));
         let inboxes = drives.iter().map(|drive| drive.inbox().clone()).collect();
-        let (lent, stops) = (Arc::new(Lent::new(region)), AtomicBool::new(false));
+        let (lent, stops) = (Arc::new(Lent::new(region, encrypt)), AtomicBool::new(false));
         let common = Arc::new(Common { lent, others, inboxes, seats: seats.clone(), stops });
         let mut agent = Self { common: common.clone(), seats, threads: Vec::new(), address };
         let mut listener = Some(listener);
@@ -100,13 +116,13 @@ impl Agent {
             return Err(TcpError::ReadOnlyRegion);
         }
         let (keys, told) = Keys::new(grants);
-        let (accepted, token) = self.common.lent.admit(keys, client);
+        let (accepted, Ticket { token, key }) = self.common.lent.admit(keys, client);
         let granted = |(grant, key): (&Grant, u32)| {
             let Grant { offset, len, access } = *grant;
             Granted { offset, len, access, address: offset, rkey: key }
         };
         let grants = grants.iter().zip(told).map(granted).collect();
-        Ok((accepted, Answer { token, grants }))
+        Ok((accepted, Answer { token, key, grants }))
     }
 
     /// Opens a mailbox for one of the node's workers. Clients find it at its address, which says

@@ -6,7 +6,7 @@
 //!    executed while the [gate](super::admission) of the client is held open.
 //! 3. A connection holds at most one chunk that was received and not executed, and one that was
 //!    executed and not sent, whatever the client does. If the client does not take its answers,
-//!    its requests wait.
+//!    its requests wait. One that is encrypted holds as much once more, in records.
 //! 4. A turn moves [`TCP_TURN_BYTES`] each way and not much more, so that other clients have
 //!    theirs.
 
@@ -19,12 +19,14 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::admission::{Admitted, Entered, SeatId};
 use super::frame::{
-    Answer, Garbage, REQUEST_BYTES, Refusal, RequestHeader, SwapWords, Verb, Wanted,
+    Answer, Garbage, REQUEST_BYTES, Refusal, RequestHeader, SwapWords, Unwelcome, Verb, Wanted,
 };
 use super::lent::Lent;
 use super::letters::Letters;
 use super::planted::Fault;
-use super::socket::{self, Moved};
+use super::sealed::{BadRecord, Broken};
+use super::socket::Moved;
+use super::stream::{Halves, Inward};
 use super::turns::Waker;
 use crate::limits::{TCP_CHUNK_BYTES, TCP_STRAIGHT_BYTES_MIN, TCP_TURN_BYTES};
 use crate::shm::Region;
@@ -41,12 +43,27 @@ pub(super) enum Cut {
     /// The client does not keep to the protocol.
     #[error(transparent)]
     Garbage(#[from] Garbage),
+    /// The client was not let in, and was told why.
+    #[error("the client is not let in: {0}")]
+    Unwelcome(Unwelcome),
     /// The client sent a WRITE that it may not, and for which there is no answer.
     #[error("it sent a WRITE that nobody waits for and that it may not do: {0}")]
     Forbidden(Refusal),
+    /// What came on an encrypted connection is not what the client has sent.
+    #[error("it sent, or somebody on the way, {0}")]
+    Record(BadRecord),
     /// The system has ended it.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl From<Broken> for Cut {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Record(bad) => Self::Record(bad),
+            Broken::Io(error) => Self::Io(error),
+        }
+    }
 }
 
 /// What a connection waits for after a turn.
@@ -84,6 +101,8 @@ enum Body {
 pub(super) struct Connection {
     socket: Arc<OwnedFd>,
     client: Arc<Admitted>,
+    /// The other way is behind the client's gate.
+    inward: Inward,
     /// What was received and not taken.
     received: Vec<u8>,
     /// Answers that the socket did not take.
@@ -127,8 +146,10 @@ impl Drop for Connection {
 }
 
 /// How far a turn has come.
-struct Turn<'a> {
+struct Turn<'a, 'b> {
     lent: &'a Lent,
+    /// The way out.
+    gate: &'a mut Entered<'b>,
     scratch: &'a mut Scratch,
     /// Bytes that may still be received, and sent.
     budget: [usize; 2],
@@ -140,7 +161,7 @@ struct Turn<'a> {
     mailbox: Option<(u32, Arc<Letters>)>,
 }
 
-impl Turn<'_> {
+impl Turn<'_, '_> {
     fn region(&self) -> &Region {
         &self.lent.region
     }
@@ -164,9 +185,20 @@ impl Turn<'_> {
 }
 
 impl Connection {
-    pub fn new(socket: Arc<OwnedFd>, client: Arc<Admitted>) -> Self {
+    /// The connection of a client that is welcome, which it is told by these bytes.
+    ///
+    /// # Errors
+    /// [`Cut`] if it has ended meanwhile.
+    pub fn new(
+        socket: Arc<OwnedFd>,
+        client: Arc<Admitted>,
+        halves: Halves,
+        welcome: &[u8],
+    ) -> Result<Self, Cut> {
+        let Halves { inward, outward } = halves;
+        client.enter().ok_or(Cut::Fenced)?.connect(&socket, outward, welcome)?;
         let (received, answers) = (Vec::new(), Vec::new());
-        Self { socket, client, received, answers, body: None }
+        Ok(Self { socket, client, inward, received, answers, body: None })
     }
 
     pub fn socket(&self) -> &Arc<OwnedFd> {
@@ -186,7 +218,8 @@ impl Connection {
     /// Bytes that the connection holds between turns.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn held_bytes(&self) -> usize {
-        self.received.capacity() + self.answers.capacity()
+        let sealed = self.inward.held_bytes() + self.client.held_bytes();
+        self.received.capacity() + self.answers.capacity() + sealed
     }
 
     /// Executes requests for a while.
@@ -212,7 +245,9 @@ impl Connection {
         }
         scratch.load(&mut self.received, &mut self.answers);
         let (has_all, has_changed, mailbox) = (false, false, None);
-        let mut turn = Turn { lent, scratch, budget: [bytes; 2], has_all, has_changed, mailbox };
+        let (gate_of_turn, budget) = (&mut gate, [bytes; 2]);
+        let mut turn =
+            Turn { lent, gate: gate_of_turn, scratch, budget, has_all, has_changed, mailbox };
         let next = self.go_on(&mut turn);
         turn.ring();
         if turn.has_changed {
@@ -238,7 +273,7 @@ impl Connection {
         Ok(if is_clear { next } else { Next::Write })
     }
 
-    fn go_on(&mut self, turn: &mut Turn<'_>) -> Result<Next, Cut> {
+    fn go_on(&mut self, turn: &mut Turn<'_, '_>) -> Result<Next, Cut> {
         loop {
             let full = turn.scratch.answers.len() >= TCP_CHUNK_BYTES / 2;
             let sends = matches!(self.body, Some(Body::Out { .. }));
@@ -265,11 +300,11 @@ impl Connection {
     }
 
     /// Sends the answers. Returns whether the socket took them all.
-    fn send_answers(&self, turn: &mut Turn<'_>) -> Result<bool, Cut> {
+    fn send_answers(&self, turn: &mut Turn<'_, '_>) -> Result<bool, Cut> {
         let answers = &mut turn.scratch.answers;
         let mut sent = 0;
         while sent < answers.len() {
-            match socket::send(self.socket.as_fd(), &answers[sent..])? {
+            match turn.gate.send(&answers[sent..])? {
                 Moved::Bytes(bytes) => sent += bytes,
                 Moved::Nothing => break,
                 Moved::End => return Err(Cut::Ended),
@@ -280,7 +315,7 @@ impl Connection {
     }
 
     /// Receives a chunk behind what is left. Returns what the connection waits for if nothing came.
-    fn receive(&self, turn: &mut Turn<'_>) -> Result<Option<Next>, Cut> {
+    fn receive(&mut self, turn: &mut Turn<'_, '_>) -> Result<Option<Next>, Cut> {
         if turn.budget[0] == 0 {
             return Ok(Some(Next::Turn));
         }
@@ -289,7 +324,7 @@ impl Connection {
         }
         let room = turn.scratch.room();
         let some = room.len().min(turn.budget[0]);
-        match socket::receive(self.socket.as_fd(), &mut room[..some])? {
+        match self.inward.receive(self.socket.as_fd(), &mut room[..some])? {
             Moved::Bytes(bytes) => {
                 turn.scratch.end += bytes;
                 turn.budget[0] -= bytes;
@@ -302,7 +337,7 @@ impl Connection {
     }
 
     /// Executes the next request. Returns what the connection waits for, if it is not there.
-    fn execute_next(&mut self, turn: &mut Turn<'_>) -> Result<Option<Next>, Cut> {
+    fn execute_next(&mut self, turn: &mut Turn<'_, '_>) -> Result<Option<Next>, Cut> {
         let Ok((header, _)) = RequestHeader::read_from_prefix(turn.scratch.rest()) else {
             return self.receive(turn);
         };
@@ -342,7 +377,7 @@ impl Connection {
             return Err(Cut::Forbidden(refusal));
         }
         if turn.lent.planted.is(Fault::AnsweredBeforeApplied) {
-            socket::send(self.socket.as_fd(), answers)?;
+            turn.gate.send(answers)?;
             answers.clear();
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
@@ -378,7 +413,12 @@ impl Connection {
     }
 
     /// Delivers the next message, if it is there.
-    fn deliver(&self, turn: &mut Turn<'_>, mailbox: u32, len: usize) -> Result<Option<Next>, Cut> {
+    fn deliver(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        mailbox: u32,
+        len: usize,
+    ) -> Result<Option<Next>, Cut> {
         if turn.scratch.rest().len() < REQUEST_BYTES + len {
             return self.receive(turn);
         }
@@ -392,7 +432,7 @@ impl Connection {
 
     fn send_body(
         &mut self,
-        turn: &mut Turn<'_>,
+        turn: &mut Turn<'_, '_>,
         offset: u64,
         left: usize,
     ) -> Result<Option<Next>, Cut> {
@@ -402,7 +442,7 @@ impl Connection {
             keep(self, offset, left);
             return Ok(Some(Next::Turn));
         }
-        match socket::send_from(self.socket.as_fd(), turn.region(), offset, some)? {
+        match turn.gate.send_from(&turn.lent.region, offset, some)? {
             Moved::Bytes(bytes) => {
                 turn.budget[1] -= bytes;
                 if bytes < left {
@@ -420,7 +460,7 @@ impl Connection {
 
     fn receive_body(
         &mut self,
-        turn: &mut Turn<'_>,
+        turn: &mut Turn<'_, '_>,
         (offset, left): (u64, usize),
         tag: Option<u32>,
         result: Result<(), Refusal>,
@@ -434,11 +474,13 @@ impl Connection {
                     next = Some(Next::Turn);
                     Moved::Nothing
                 }
-                Ok(()) => socket::receive_into(self.socket.as_fd(), turn.region(), offset, some)?,
+                Ok(()) => {
+                    self.inward.receive_into(self.socket.as_fd(), turn.region(), offset, some)?
+                }
                 Err(_) => {
                     let room = turn.scratch.room();
                     let some = some.min(room.len());
-                    socket::receive(self.socket.as_fd(), &mut room[..some])?
+                    self.inward.receive(self.socket.as_fd(), &mut room[..some])?
                 }
             };
             match moved {

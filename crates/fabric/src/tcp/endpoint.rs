@@ -1,6 +1,6 @@
 //! The client's side: one thread's connections to the agents of the nodes.
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::task::Context;
@@ -13,7 +13,9 @@ use super::admission::Replies;
 use super::engine::Engine;
 use super::frame::{Hello, WELCOME_BYTES, Welcome};
 use super::messages::TcpMessages;
+use super::noise::{Dialing, MESSAGE_BYTES};
 use super::setup::Answer;
+use super::stream::Halves;
 use crate::away::Away;
 use crate::away::keys::Keys;
 use crate::limits::TCP_LOOK_EVERY;
@@ -75,21 +77,13 @@ impl TcpEndpoint {
         answer.validate(region_bytes)?;
         let os = |action| move |source| TcpError::Os { action, source };
         let mut stream = TcpStream::connect_timeout(&address, patience).map_err(os("connect"))?;
-        let greeted = (|| {
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(patience))?;
-            stream.write_all(Hello::new(answer.token).as_bytes())?;
-            let mut welcome = [0; WELCOME_BYTES];
-            stream.read_exact(&mut welcome)?;
-            stream.set_nonblocking(true)?;
-            Ok::<_, io::Error>(welcome)
-        })();
-        let welcome = greeted.map_err(os("greet the agent"))?;
-        let welcome = Welcome::read_from_bytes(&welcome).expect("it is as long");
-        let told = welcome.result().map_err(|garbage| TcpError::Hostile { what: garbage.0 })?;
-        told.map_err(TcpError::Unwelcome)?;
+        let prepared =
+            stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(patience)));
+        prepared.map_err(os("prepare a connection"))?;
+        let halves = greet(&mut stream, answer)?;
+        stream.set_nonblocking(true).map_err(os("prepare a connection"))?;
         let keys = Keys::new(answer.grants.clone());
-        self.away.carrier().install(node, region_bytes, keys, stream.into());
+        self.away.carrier().install(node, (region_bytes, keys), stream.into(), halves);
         Ok(())
     }
 
@@ -108,6 +102,27 @@ impl TcpEndpoint {
         }
         engine.broken()
     }
+}
+
+/// Says who the client is, and waits until the agent has let it in. An answer with a key makes the
+/// connection encrypted, whatever the agent says.
+fn greet(stream: &mut TcpStream, answer: &Answer) -> Result<Halves, TcpError> {
+    let os = |source| TcpError::Os { action: "greet the agent", source };
+    let hello = Hello::new(answer.token, answer.key.is_some());
+    let begun = answer.key.as_ref().map(|key| Dialing::begin(key, hello.as_bytes()));
+    let mut said = hello.as_bytes().to_vec();
+    said.extend(begun.iter().flat_map(|(_, message)| message));
+    stream.write_all(&said).map_err(os)?;
+    let mut welcome = [0; WELCOME_BYTES];
+    stream.read_exact(&mut welcome).map_err(os)?;
+    let welcome = Welcome::read_from_bytes(&welcome).expect("it is as long");
+    let told = welcome.result().map_err(|garbage| TcpError::Hostile { what: garbage.0 })?;
+    told.map_err(TcpError::Unwelcome)?;
+    let Some((dialing, _)) = begun else { return Ok(Halves::plain()) };
+    let mut message = [0; MESSAGE_BYTES];
+    stream.read_exact(&mut message).map_err(os)?;
+    let what = "that it lets the client in, without the key of the connection";
+    dialing.end(&message).ok_or(TcpError::Hostile { what })
 }
 
 impl Fabric for TcpEndpoint {

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::CAPS;
 use super::link::{Flight, Link, Lost, Then};
 use super::pushed::{Pushed, TcpWorker};
+use super::stream::Halves;
 use crate::away::keys::{Keys, Remote};
 use crate::away::ops::{OpId, Ops};
 use crate::away::{Carrier, Task};
@@ -51,13 +52,19 @@ impl Engine {
     }
 
     /// Uses a connection from now on.
-    pub fn install(&mut self, region: RegionId, region_bytes: u64, keys: Keys, socket: OwnedFd) {
+    pub fn install(
+        &mut self,
+        region: RegionId,
+        (region_bytes, keys): (u64, Keys),
+        socket: OwnedFd,
+        halves: Halves,
+    ) {
         self.break_link(region, &Lost::Ended);
         let at = usize::from(region.0);
         if self.ways.len() <= at {
             self.ways.resize_with(at + 1, || None);
         }
-        let link = Some(Link::new(socket, region_bytes));
+        let link = Some(Link::new(socket, halves, region_bytes));
         self.ways[at] = Some(Way { region_bytes, keys, link, unknown: None });
     }
 

@@ -3,8 +3,8 @@
 //!
 //! | from | header | bytes after it |
 //! | --- | --- | --- |
-//! | client | [`Hello`], once, 32 bytes | |
-//! | node | [`Welcome`], once, 8 bytes | |
+//! | client | [`Hello`], once, 32 bytes | if encrypted: a [`Message`](super::noise) of 48 bytes |
+//! | node | [`Welcome`], once, 8 bytes | likewise, if the client is let in |
 //! | client | [`RequestHeader`], 24 bytes | WRITE: the bytes; CAS: [`SwapWords`]; FAA: the word; else: the message |
 //! | node | [`AnswerHeader`], 16 bytes | READ: the bytes; CAS and FAA: the word that was there |
 //! | node | [`AnswerHeader`] with [`PUSHED_WRITE`] or [`PUSHED_MESSAGE`] | the bytes; the message |
@@ -13,6 +13,8 @@
 //! request without [`SIGNALED`] has no answer. What a worker of the node sends to the client stands
 //! between any two answers. A header that is not one of these ends the connection: nothing says
 //! where the next one would begin.
+//!
+//! On an encrypted connection, everything after the greetings travels in records (`sealed.rs`).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -39,9 +41,13 @@ pub const ANSWER_BYTES: usize = size_of::<AnswerHeader>();
 pub struct Hello {
     magic: [u8; 8],
     version: U32,
-    zero: U32,
+    /// 0, or [`ENCRYPTED`].
+    way: U32,
     token: Token,
 }
+
+/// The bit of a greeting whose connection is to be encrypted.
+const ENCRYPTED: u32 = 1;
 
 /// The node's answer to a [`Hello`].
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
@@ -61,6 +67,19 @@ pub enum Unwelcome {
     /// The token opens nothing: it was used, it is too old, or it is another node's.
     #[error("the node does not know the token, which opens one connection soon after it was given")]
     Token = 2,
+    /// The node demands encryption.
+    #[error("the node lets nobody in whose connection is not encrypted")]
+    Plain = 3,
+    /// The node does not encrypt.
+    #[error("the node does not encrypt, and the client does")]
+    Encrypted = 4,
+    /// The client has not shown that it knows the key that was given with the token.
+    #[error("the client does not know the key that belongs to its token")]
+    Key = 5,
+}
+
+impl Unwelcome {
+    const ALL: [Self; 5] = [Self::Version, Self::Token, Self::Plain, Self::Encrypted, Self::Key];
 }
 
 /// The beginning of a request.
@@ -353,8 +372,9 @@ impl Told {
 }
 
 impl Hello {
-    pub fn new(token: Token) -> Self {
-        Self { magic: MAGIC, version: VERSION.into(), zero: U32::ZERO, token }
+    pub fn new(token: Token, is_encrypted: bool) -> Self {
+        let way = if is_encrypted { ENCRYPTED } else { 0 };
+        Self { magic: MAGIC, version: VERSION.into(), way: way.into(), token }
     }
 
     /// The token, if a node of this version can speak with the client.
@@ -365,8 +385,13 @@ impl Hello {
         if self.magic != MAGIC {
             return Err(Garbage("something else than a greeting"));
         }
-        let is_known = self.version.get() == VERSION && self.zero == U32::ZERO;
+        let is_known = self.version.get() == VERSION && self.way.get() & !ENCRYPTED == 0;
         Ok(if is_known { Ok(self.token) } else { Err(Unwelcome::Version) })
+    }
+
+    /// Whether a message of a handshake follows, as the connection is to be encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.magic == MAGIC && self.version.get() == VERSION && self.way.get() == ENCRYPTED
     }
 }
 
@@ -383,9 +408,11 @@ impl Welcome {
     pub fn result(&self) -> Result<Result<(), Unwelcome>, Garbage> {
         Ok(match (self.status.get(), self.version.get()) {
             (0, VERSION) => Ok(()),
-            (1, _) | (0, _) => Err(Unwelcome::Version),
-            (2, _) => Err(Unwelcome::Token),
-            _ => return Err(Garbage("something else than a welcome")),
+            (0, _) => Err(Unwelcome::Version),
+            (status, _) => {
+                let reason = Unwelcome::ALL.into_iter().find(|it| *it as u32 == status);
+                Err(reason.ok_or(Garbage("something else than a welcome"))?)
+            }
         })
     }
 }
@@ -438,13 +465,19 @@ mod tests {
 
     #[test]
     fn a_greeting_of_another_version_is_understood() {
-        let mut hello = Hello::new([7; 16]);
-        assert_eq!(hello.token(), Ok(Ok([7; 16])));
-        hello.version = 2.into();
-        assert_eq!(hello.token(), Ok(Err(Unwelcome::Version)));
-        hello.magic[0] = b'L';
-        assert!(hello.token().is_err());
-        for result in [Ok(()), Err(Unwelcome::Version), Err(Unwelcome::Token)] {
+        for is_encrypted in [false, true] {
+            let mut hello = Hello::new([7; 16], is_encrypted);
+            assert_eq!(hello.token(), Ok(Ok([7; 16])));
+            assert_eq!(hello.is_encrypted(), is_encrypted);
+            hello.way = 2.into();
+            assert_eq!(hello.token(), Ok(Err(Unwelcome::Version)));
+            hello = Hello { version: 2.into(), ..Hello::new([7; 16], is_encrypted) };
+            assert_eq!(hello.token(), Ok(Err(Unwelcome::Version)));
+            hello.magic[0] = b'L';
+            assert!(hello.token().is_err() && !hello.is_encrypted());
+        }
+        let reasons = Unwelcome::ALL.map(Err);
+        for result in reasons.into_iter().chain([Ok(())]) {
             assert_eq!(Welcome::new(result).result(), Ok(result));
         }
     }

@@ -1,7 +1,7 @@
 //! Both parsers of frames, fed with arbitrary bytes: what the fuzz targets need of this module.
 
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -9,11 +9,15 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::admission::{Client, Replies};
 use super::connection::{Connection, Next, Scratch};
-use super::frame::{ANSWER_BYTES, AnswerHeader, Told};
+use super::frame::{ANSWER_BYTES, AnswerHeader, Hello, Told};
 use super::keys::Keys;
-use super::lent::Lent;
+use super::lent::{Accepted, Lent, Redeemed, Ticket};
 use super::link::{Flight, Link, Then};
+use super::noise::Dialing;
 use super::pushed::Pushed;
+use super::sealed::Broken;
+use super::socket::Moved;
+use super::stream::{Halves, Outward};
 use crate::away::Task;
 use crate::away::keys::Remote;
 use crate::away::ops::Ops;
@@ -36,7 +40,8 @@ const SLOTS: Replies = Replies { at: RemoteAddr::new(RegionId(0), 8192), len: 40
 
 /// A node and a client's connection to it.
 pub struct FuzzAgent {
-    lent: Arc<Lent>,
+    /// The same region without and with encryption.
+    lent: [Arc<Lent>; 2],
     scratch: Scratch,
     image: Vec<u8>,
     zeros: Vec<u8>,
@@ -48,42 +53,44 @@ impl FuzzAgent {
     /// # Panics
     /// If there is no memory for them.
     pub fn new() -> Self {
-        let region = Region::anonymous(REGION_BYTES).expect("some memory");
-        let lent = Arc::new(Lent::new(Arc::new(region)));
+        let region = Arc::new(Region::anonymous(REGION_BYTES).expect("some memory"));
+        let lent = [false, true].map(|encrypts| Arc::new(Lent::new(region.clone(), encrypts)));
         let zeros = vec![0; REGION_BYTES as usize];
         Self { lent, scratch: Scratch::new(), image: zeros.clone(), zeros }
     }
 
-    /// Lets a client send these bytes, in pieces of `piece`, and end.
+    /// Lets a client send these bytes on its way, in pieces of `piece`, and end.
     ///
     /// # Panics
     /// If memory changes that no key opens for WRITEs or atomics, if the node sends what is no
     /// frame, or holds more than a few chunks.
-    pub fn receive(&mut self, bytes: &[u8], piece: usize) {
-        let (mut theirs, ours) = UnixStream::pair().expect("descriptors");
+    pub fn receive(&mut self, bytes: &[u8], piece: usize, way: FuzzWay) {
+        let lent = self.lent[usize::from(way != FuzzWay::Plain)].clone();
+        let (theirs, ours) = UnixStream::pair().expect("descriptors");
         theirs.set_nonblocking(true).expect("a socket");
-        let keys = Keys::of(&KEYS);
-        let client = Client { grants: &[], replies: None, bells: Vec::new(), seat: None };
-        let (_accepted, token) = self.lent.admit(keys, client);
-        let socket = Arc::new(OwnedFd::from(ours));
-        let admitted = self.lent.redeem(&token, &socket).expect("its token");
-        let mut connection = Connection::new(socket, admitted);
+        let (_accepted, mut connection, mut halves) = connected(&lent, ours, way);
         let (mut pieces, mut sent, mut told) =
             (bytes.chunks(piece.max(bytes.len() / PIECES_MAX).max(1)), &[][..], Vec::new());
         loop {
             if sent.is_empty() {
                 sent = pieces.next().unwrap_or_default();
             }
-            match theirs.write(sent) {
-                Ok(0) => _ = theirs.shutdown(std::net::Shutdown::Write),
-                Ok(count) => sent = &sent[count..],
-                // The node has to take something first.
-                Err(_) => (),
+            match sent.is_empty() {
+                true => _ = theirs.shutdown(std::net::Shutdown::Write),
+                false => match halves.outward.send(theirs.as_fd(), sent) {
+                    Ok(Moved::Bytes(count)) => sent = &sent[count..],
+                    // The node has to take something first.
+                    _ => (),
+                },
             }
-            let turn = connection.turn(&self.lent, &mut self.scratch);
-            assert!(connection.held_bytes() <= 4 * TCP_CHUNK_BYTES, "{}", connection.held_bytes());
+            let turn = connection.turn(&lent, &mut self.scratch);
+            assert!(connection.held_bytes() <= 6 * TCP_CHUNK_BYTES, "{}", connection.held_bytes());
             let mut some = [0; 4096];
-            while let Ok(count @ 1..) = theirs.read(&mut some) {
+            while let Moved::Bytes(count) = halves
+                .inward
+                .receive(theirs.as_fd(), &mut some)
+                .unwrap_or_else(|broken| ended(&broken))
+            {
                 told.extend_from_slice(&some[..count]);
             }
             match turn {
@@ -93,10 +100,10 @@ impl FuzzAgent {
             }
         }
         are_frames(&told);
-        self.lent.region.copy_out(0, &mut self.image);
+        lent.region.copy_out(0, &mut self.image);
         for (_, grant) in KEYS.iter().filter(|(_, it)| it.access.includes(Access::ReadAtomic)) {
             let open = grant.offset as usize..(grant.offset + grant.len) as usize;
-            self.lent.region.copy_in(grant.offset, &self.zeros[open.clone()]);
+            lent.region.copy_in(grant.offset, &self.zeros[open.clone()]);
             self.image[open.clone()].copy_from_slice(&self.zeros[open]);
         }
         assert!(self.image == self.zeros, "what no key opens has changed");
@@ -107,6 +114,43 @@ impl Default for FuzzAgent {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// How the bytes of a client come to its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FuzzWay {
+    /// As they are.
+    Plain,
+    /// In records.
+    Sealed,
+    /// As they are, on a connection that is encrypted.
+    Unsealed,
+}
+
+/// A client's connection, and the client's ways.
+fn connected(lent: &Arc<Lent>, socket: UnixStream, way: FuzzWay) -> (Accepted, Connection, Halves) {
+    let client = Client { grants: &[], replies: None, bells: Vec::new(), seat: None };
+    let (accepted, Ticket { token, key }) = lent.admit(Keys::of(&KEYS), client);
+    let hello = Hello::new(token, key.is_some());
+    let begun = key.map(|key| Dialing::begin(&key, hello.as_bytes()));
+    let asked = begun.as_ref().map(|(_, message)| message);
+    let redeemed = lent.redeem(&token, &hello, asked).unwrap_or_else(|why| panic!("{why}"));
+    let Redeemed { client, answer, halves } = redeemed;
+    let connection = Connection::new(Arc::new(socket.into()), client, halves, &[]);
+    let mut theirs = match (begun, answer) {
+        (Some((dialing, _)), Some(answer)) => dialing.end(&answer).expect("they have one key"),
+        _ => Halves::plain(),
+    };
+    if way == FuzzWay::Unsealed {
+        theirs.outward = Outward::Plain;
+    }
+    (accepted, connection.expect("nobody has fenced the client"), theirs)
+}
+
+/// The node has ended the connection. It never sends bad records.
+fn ended(broken: &Broken) -> Moved {
+    assert!(matches!(broken, Broken::Io(_)), "{broken}");
+    Moved::End
 }
 
 /// Checks that a node has sent frames, of which the last may be a part.
@@ -166,7 +210,7 @@ fn answers(bytes: &[u8], piece: usize, home: &Arc<Region>, scratch: &mut [u8]) {
     let mut pushed = Pushed::new(home.clone(), RegionId(0));
     pushed.replies = Some(SLOTS);
     let mut ops = Ops::default();
-    let mut link = Link::new(ours.into(), REGION_BYTES);
+    let mut link = Link::new(ours.into(), Halves::plain(), REGION_BYTES);
     let (at, to) = (RemoteAddr::new(RegionId(1), 0), Remote { address: 0, rkey: 1 });
     let tasks = [
         (Task::Words(0), 64),

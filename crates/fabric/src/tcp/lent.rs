@@ -4,20 +4,25 @@
 //! A client that its node lets in gets a token, over another way. The token opens one connection,
 //! soon. What the connection may do are the keys that were made with the token. [`Accepted`] is the
 //! client's admission: dropping it is the fence.
+//!
+//! If the agent encrypts, a key comes with the token. The token then only names the client, since
+//! all can see it on the way; the client is let in if it shows that it has the key.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Instant;
 
 use rand::Rng;
+use zerocopy::IntoBytes;
 
 use super::admission::{Admitted, Client, Replies};
-use super::frame::Token;
+use super::frame::{Hello, Token, Unwelcome};
 use super::keys::Keys;
 use super::letters::Letters;
+use super::noise::{self, ConnectionKey, Message};
 use super::planted::{Fault, Planted};
+use super::stream::Halves;
 use super::turns::lock;
 use crate::limits::TCP_TOKEN_LIFE;
 use crate::shm::Region;
@@ -26,8 +31,24 @@ use crate::{RegionId, RemoteAddr};
 /// Where a client's reply slots begin.
 type Slots = (u8, u64);
 
+/// What a client gets over another way, to connect with.
+#[derive(Clone)]
+pub(super) struct Ticket {
+    pub token: Token,
+    pub key: Option<ConnectionKey>,
+}
+
+/// A client whose token was good.
+pub(super) struct Redeemed {
+    pub client: Arc<Admitted>,
+    /// The message that it gets if it encrypts.
+    pub answer: Option<Message>,
+    pub halves: Halves,
+}
+
 pub(super) struct Lent {
     pub region: Arc<Region>,
+    encrypts: bool,
     /// The clients that were let in and have not connected yet.
     waiting: Mutex<HashMap<Token, (Instant, Arc<Admitted>)>>,
     clients: AtomicU64,
@@ -40,9 +61,10 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    pub fn new(region: Arc<Region>) -> Self {
+    pub fn new(region: Arc<Region>, encrypts: bool) -> Self {
         Self {
             region,
+            encrypts,
             waiting: Mutex::default(),
             clients: AtomicU64::new(0),
             mailboxes: RwLock::default(),
@@ -53,11 +75,12 @@ impl Lent {
     }
 
     /// Lets a client in.
-    pub fn admit(self: &Arc<Self>, keys: Keys, client: Client<'_>) -> (Accepted, Token) {
+    pub fn admit(self: &Arc<Self>, keys: Keys, client: Client<'_>) -> (Accepted, Ticket) {
         let mut token = Token::default();
         rand::rng().fill_bytes(&mut token);
+        let key = self.encrypts.then(ConnectionKey::random);
         let number = self.clients.fetch_add(1, Ordering::Relaxed);
-        let client = Arc::new(Admitted::new(number, keys, client));
+        let client = Arc::new(Admitted::new(number, keys, key.clone(), client));
         if let Some(slots) = slots_of(&client) {
             let (begin, len) = (slots.1, client.replies().map_or(0, |replies| replies.len));
             self.slots[0].fetch_min(begin, Ordering::Relaxed);
@@ -66,13 +89,40 @@ impl Lent {
             lock(&self.ways).insert(slots, client.clone());
         }
         lock(&self.waiting).insert(token, (Instant::now(), client.clone()));
-        (Accepted { client, token, lent: Arc::downgrade(self) }, token)
+        (Accepted { client, token, lent: Arc::downgrade(self) }, Ticket { token, key })
     }
 
-    /// The client whose token this is, if it is still good. It is good for one connection.
-    pub fn redeem(&self, token: &Token, socket: &Arc<OwnedFd>) -> Option<Arc<Admitted>> {
-        let (since, client) = lock(&self.waiting).remove(token)?;
-        (since.elapsed() < TCP_TOKEN_LIFE && client.has_come(socket)).then_some(client)
+    /// Lets the client that this token names connect, if it is still good: a token is good for one
+    /// connection. `asked` is the message that follows the greeting of a client that encrypts.
+    ///
+    /// # Errors
+    /// [`Unwelcome`]. A token that is shown without its key stays good.
+    pub fn redeem(
+        &self,
+        token: &Token,
+        hello: &Hello,
+        asked: Option<&Message>,
+    ) -> Result<Redeemed, Unwelcome> {
+        let asked = match (self.encrypts, asked) {
+            (true, None) => return Err(Unwelcome::Plain),
+            (false, Some(_)) => return Err(Unwelcome::Encrypted),
+            (_, asked) => asked,
+        };
+        let named = lock(&self.waiting).get(token).map(|(_, client)| client.clone());
+        let named = named.ok_or(Unwelcome::Token)?;
+        let (answer, halves) = match (&named.key, asked) {
+            (Some(key), Some(asked)) => {
+                let met = noise::accept(key, hello.as_bytes(), asked);
+                met.map(|(answer, halves)| (Some(answer), halves)).ok_or(Unwelcome::Key)?
+            }
+            _ => (None, Halves::plain()),
+        };
+        let redeemed = lock(&self.waiting).remove(token);
+        let (since, client) = redeemed.ok_or(Unwelcome::Token)?;
+        match since.elapsed() < TCP_TOKEN_LIFE && client.enter().is_some() {
+            true => Ok(Redeemed { client, answer, halves }),
+            false => Err(Unwelcome::Token),
+        }
     }
 
     /// Neither a token nor a reply is for this client any more.

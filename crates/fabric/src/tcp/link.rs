@@ -14,17 +14,18 @@ use std::time::Instant;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::company::Company;
 use super::frame::{
     ANSWER_BYTES, Answer, AnswerHeader, Garbage, Refusal, Request, SwapWords, Told, Verb, Wanted,
 };
 use super::pushed::Pushed;
-use super::socket::{self, Moved};
+use super::sealed::{BadRecord, Broken};
+use super::socket::Moved;
+use super::stream::Halves;
 use crate::away::Task;
 use crate::away::keys::Remote;
 use crate::away::ops::{OpId, Ops};
-use crate::limits::{
-    TCP_COMPANY_WAIT, TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX,
-};
+use crate::limits::{TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX};
 use crate::{FabricError, RemoteAddr, Result};
 
 /// A request that was queued.
@@ -94,54 +95,25 @@ pub(super) enum Lost {
     Silent,
     #[error("the node does not keep to the protocol: {0}")]
     Garbage(#[from] Garbage),
+    #[error("the node has sent {0}")]
+    Record(BadRecord),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Requests that are queued leave with others: each call of the system, at both ends, costs more
-/// than a request.
-#[derive(Default)]
-struct Company {
-    /// Frames that are queued.
-    queued: u32,
-    /// Frames that were sent and that a frame of the node will follow, as far as can be told:
-    /// WRITEs may be requests to workers, or not.
-    under_way: u32,
-    /// Since when frames wait for others.
-    since: Option<Instant>,
-}
-
-impl Company {
-    /// Whether to wait, but not for long: for lanes that are busy and may queue more, or for
-    /// frames that are under way, if these are more than those that are queued: what they bring
-    /// lets others be queued.
-    fn is_awaited(&mut self, is_busy: bool) -> bool {
-        if !is_busy && self.queued >= self.under_way {
-            return false;
+impl From<Broken> for Lost {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Record(bad) => Self::Record(bad),
+            Broken::Io(error) => Self::Io(error),
         }
-        let now = Instant::now();
-        let wait = now - *self.since.get_or_insert(now);
-        if !is_busy && wait >= TCP_COMPANY_WAIT {
-            // Perhaps nothing is under way.
-            self.under_way /= 2;
-        }
-        wait < TCP_COMPANY_WAIT
-    }
-
-    /// A frame has come, or will not come any more.
-    fn has_come(&mut self) {
-        self.under_way = self.under_way.saturating_sub(1);
-    }
-
-    fn have_left(&mut self) {
-        self.under_way = self.under_way.saturating_add(std::mem::take(&mut self.queued));
-        self.since = None;
     }
 }
 
 /// A connection.
 pub(super) struct Link {
     socket: OwnedFd,
+    halves: Halves,
     region_bytes: u64,
     pieces: VecDeque<Piece>,
     /// Bytes of the first piece that were sent.
@@ -167,9 +139,10 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub fn new(socket: OwnedFd, region_bytes: u64) -> Self {
+    pub fn new(socket: OwnedFd, halves: Halves, region_bytes: u64) -> Self {
         Self {
             socket,
+            halves,
             region_bytes,
             pieces: VecDeque::new(),
             front: 0,
@@ -322,7 +295,7 @@ impl Link {
                 // Only the last piece is empty: it waits for more.
                 return Ok(());
             }
-            let sent = match socket::send(self.socket.as_fd(), rest)? {
+            let sent = match self.halves.outward.send(self.socket.as_fd(), rest)? {
                 Moved::Bytes(sent) => sent,
                 Moved::Nothing => return Ok(()),
                 Moved::End => return Err(Lost::Ended),
@@ -374,7 +347,8 @@ impl Link {
             let held = self.received.len();
             scratch[..held].copy_from_slice(&self.received);
             self.received.clear();
-            let come = match socket::receive(self.socket.as_fd(), &mut scratch[held..])? {
+            let (inward, socket) = (&mut self.halves.inward, self.socket.as_fd());
+            let come = match inward.receive(socket, &mut scratch[held..])? {
                 Moved::Bytes(bytes) => bytes,
                 Moved::Nothing => 0,
                 Moved::End => return Err(Lost::Ended),
@@ -496,21 +470,24 @@ impl Link {
     }
 
     fn receive_straight(
-        &self,
+        &mut self,
         body: &mut Body,
         ops: &mut Ops,
         pushed: &Pushed,
     ) -> Result<bool, Lost> {
         let (left, socket) = (body.len - body.done, self.socket.as_fd());
+        let inward = &mut self.halves.inward;
         let moved = match body.to {
-            Goal::Replies(offset) => pushed.receive(socket, offset + body.done as u32, left)?,
+            Goal::Replies(offset) => {
+                pushed.receive(inward, socket, offset + body.done as u32, left)?
+            }
             Goal::Flight(flight) => {
                 let buf = &mut ops.get(flight.op.expect("somebody waited")).buf;
                 match flight.task {
                     Then::Verb(Task::At(from)) => {
-                        socket::receive(socket, buf.part(from + body.done, left))?
+                        inward.receive(socket, buf.part(from + body.done, left))?
                     }
-                    _ => socket::append(socket, left, buf)?,
+                    _ => inward.append(socket, left, buf)?,
                 }
             }
         };

@@ -13,6 +13,11 @@
 //! reply goes on the client's connection as well (`serving.rs`), to be stored by the client's own
 //! thread (`pushed.rs`).
 //!
+//! # Encryption
+//! An agent that [encrypts](AgentOptions::encrypt) gives each client a key beside its token. The
+//! greetings carry a handshake (`noise.rs`), and all that follows travels in records (`sealed.rs`).
+//! The rest of the module sees two ways, which are plain or sealed (`stream.rs`).
+//!
 //! # Invariants
 //! 1. A verb is executed with the processor's accesses and atomics: it is atomic with those of the
 //!    processes that have mapped the region.
@@ -31,6 +36,7 @@
 
 mod admission;
 mod agent;
+mod company;
 mod connection;
 mod drive;
 mod endpoint;
@@ -47,12 +53,15 @@ mod letters;
 mod link;
 mod mailbox;
 mod messages;
+mod noise;
 mod planted;
 mod pushed;
+mod sealed;
 mod seat;
 mod serving;
 mod setup;
 mod socket;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -61,13 +70,14 @@ mod turns;
 use crate::{Atomics, Caps, RoundTrip, Validation};
 
 pub use admission::{Client, Replies, SeatId};
-pub use agent::Agent;
+pub use agent::{Agent, AgentOptions};
 pub use endpoint::TcpEndpoint;
 pub use error::TcpError;
 pub use frame::{Refusal, Token, Unwelcome};
 pub use lent::Accepted;
 pub use mailbox::{TcpClient, TcpMailbox};
 pub use messages::TcpMessages;
+pub use noise::ConnectionKey;
 pub use pushed::TcpWorker;
 pub use serving::AgentEndpoint;
 pub use setup::Answer;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::admission::Replies;
 use super::frame::Garbage;
-use super::socket::{self, Moved};
+use super::sealed::Broken;
+use super::socket::Moved;
+use super::stream::Inward;
 use crate::RegionId;
 use crate::limits::TCP_ARRIVED_BYTES_MAX;
 use crate::shm::Region;
@@ -82,10 +84,11 @@ impl Pushed {
     /// Receives up to `len` bytes for a place that was checked.
     pub fn receive(
         &self,
+        inward: &mut Inward,
         socket: BorrowedFd<'_>,
         offset: u32,
         len: usize,
-    ) -> std::io::Result<Moved> {
-        socket::receive_into(socket, &self.home, self.place(offset), len)
+    ) -> Result<Moved, Broken> {
+        inward.receive_into(socket, &self.home, self.place(offset), len)
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::TcpError;
 use super::frame::Token;
+use super::noise::ConnectionKey;
 use crate::rights::{self, Granted};
 
 /// The answer of a node that lets a client in. Made by [`Agent::accept`](super::Agent::accept). It
@@ -13,6 +14,10 @@ use crate::rights::{self, Granted};
 pub struct Answer {
     /// What the connection has to begin with.
     pub token: Token,
+    /// The key of the connection, which is encrypted if there is one. It is a secret as the token
+    /// is, and in contrast to that it does not travel over the connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<ConnectionKey>,
     /// The ranges that the keys open.
     pub grants: Vec<Granted>,
 }

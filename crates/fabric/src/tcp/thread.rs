@@ -13,9 +13,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::connection::{Connection, Cut};
 use super::drive::{Drive, OTHER, cut_off};
-use super::frame::{Garbage, HELLO_BYTES, Hello, MAGIC, Unwelcome, WELCOME_BYTES, Welcome};
+use super::frame::{Garbage, HELLO_BYTES, Hello, MAGIC, Welcome};
 use super::inbox::Inbox;
-use super::lent::Lent;
+use super::lent::{Lent, Redeemed};
+use super::noise::MESSAGE_BYTES;
 use super::seat::{SEAT, Seats};
 use super::socket::{self, Moved};
 use crate::RateLimit;
@@ -197,7 +198,7 @@ impl Thread {
         let stranger = Stranger {
             socket: Arc::new(socket),
             since: Instant::now(),
-            hello: Vec::with_capacity(HELLO_BYTES),
+            hello: Vec::with_capacity(HELLO_BYTES + MESSAGE_BYTES),
         };
         self.strangers.insert(self.next, stranger);
         self.next += 1;
@@ -254,27 +255,39 @@ fn greet(common: &Common, stranger: &mut Stranger) -> Result<Greeted, Cut> {
             return Ok(Greeted::Other);
         }
     }
-    let mut bytes = [0; HELLO_BYTES];
-    match socket::receive(socket.as_fd(), &mut bytes[hello.len()..])? {
-        Moved::Bytes(count) => {
-            let begin = hello.len();
-            hello.extend_from_slice(&bytes[begin..begin + count]);
-        }
+    let mut bytes = [0; HELLO_BYTES + MESSAGE_BYTES];
+    // What follows the greeting is for the connection.
+    let wanted = greeting_bytes(hello) - hello.len();
+    match socket::receive(socket.as_fd(), &mut bytes[..wanted])? {
+        Moved::Bytes(count) => hello.extend_from_slice(&bytes[..count]),
         Moved::Nothing => return Ok(Greeted::NotYet),
         Moved::End => return Err(Cut::Ended),
     }
-    let Ok(said) = Hello::read_from_bytes(hello) else { return Ok(Greeted::NotYet) };
-    let client = said.token()?.and_then(|token| {
-        let client = common.lent.redeem(&token, socket);
-        client.ok_or(Unwelcome::Token)
-    });
-    let welcome = Welcome::new(client.as_ref().map(|_| ()).map_err(|reason| *reason));
-    match socket::send(socket.as_fd(), welcome.as_bytes())? {
-        Moved::Bytes(WELCOME_BYTES) => (),
-        _ => return Err(Cut::Ended),
+    if hello.len() < greeting_bytes(hello) {
+        return Ok(Greeted::NotYet);
     }
-    match client {
-        Ok(client) => Ok(Greeted::Client(Connection::new(socket.clone(), client))),
-        Err(_) => Err(Cut::Garbage(Garbage("a token that opens nothing, or another version"))),
+    let (said, message) = Hello::read_from_prefix(hello).expect("all of it has come");
+    let asked = message.try_into().ok();
+    let redeemed =
+        said.token()?.and_then(|token| common.lent.redeem(&token, &said, asked.as_ref()));
+    match redeemed {
+        Ok(Redeemed { client, answer, halves }) => {
+            let mut welcome = Welcome::new(Ok(())).as_bytes().to_vec();
+            welcome.extend(answer.iter().flatten());
+            Connection::new(socket.clone(), client, halves, &welcome).map(Greeted::Client)
+        }
+        Err(reason) => {
+            // It may have gone already.
+            let _ = socket::send(socket.as_fd(), Welcome::new(Err(reason)).as_bytes());
+            Err(Cut::Unwelcome(reason))
+        }
+    }
+}
+
+/// The bytes of a greeting that begins like this.
+fn greeting_bytes(hello: &[u8]) -> usize {
+    match Hello::read_from_prefix(hello) {
+        Ok((said, _)) if said.is_encrypted() => HELLO_BYTES + MESSAGE_BYTES,
+        _ => HELLO_BYTES,
     }
 }

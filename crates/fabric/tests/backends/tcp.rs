@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::Region;
-use loch_fabric::tcp::{Accepted, Agent, Answer, Client, TcpEndpoint};
+use loch_fabric::tcp::{Accepted, Agent, AgentOptions, Answer, Client, TcpEndpoint};
 use loch_fabric::{Access, Grant, RegionId};
 
 use super::{BYTES, Cluster, Program, REGIONS, all, run_threads};
@@ -21,11 +21,11 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(threads: usize) -> Self {
+    pub fn new(threads: usize, encrypt: bool) -> Self {
         let region = Arc::new(Region::anonymous(BYTES).expect("a megabyte is free"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a loopback");
-        let agent =
-            Agent::start(region.clone(), listener, threads, None).expect("there are threads");
+        let options = AgentOptions { threads, encrypt, ..AgentOptions::default() };
+        let agent = Agent::start(region.clone(), listener, options).expect("there are threads");
         Self { region, agent }
     }
 
@@ -44,12 +44,12 @@ impl Node {
     }
 }
 
-/// Threads of this process, and nodes in it.
-pub struct Tcp {
+/// Threads of this process, and nodes in it. Whether their connections are encrypted.
+pub struct Tcp<const ENCRYPT: bool> {
     nodes: Vec<Node>,
 }
 
-impl Tcp {
+impl<const ENCRYPT: bool> Tcp<ENCRYPT> {
     /// An endpoint with those rights to each region, and the nodes' sides of its connections.
     fn endpoint(&self, home: RegionId, rights: &[Access]) -> (TcpEndpoint, Vec<Accepted>) {
         let endpoint = TcpEndpoint::new(home, self.nodes[home.0 as usize].region.clone());
@@ -62,11 +62,13 @@ impl Tcp {
     }
 }
 
-impl Cluster for Tcp {
+impl<const ENCRYPT: bool> Cluster for Tcp<ENCRYPT> {
     type F = TcpEndpoint;
 
     fn new() -> Self {
-        Self { nodes: (1..=usize::from(REGIONS)).map(Node::new).collect() }
+        Self {
+            nodes: (1..=usize::from(REGIONS)).map(|threads| Node::new(threads, ENCRYPT)).collect(),
+        }
     }
 
     fn run(&self, homes: &[RegionId], program: Program<TcpEndpoint>) {

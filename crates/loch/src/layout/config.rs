@@ -59,6 +59,11 @@ pub struct NodeConfig {
     pub secret: Option<PathBuf>,
     /// Certificates by which nodes prove what they are, in place of a secret.
     pub tls: Option<TlsConfig>,
+    /// With `fabric = "tcp"`, whether the connections on which clients reach this node's memory are
+    /// encrypted: keys, values and all else. The node then lets in no client whose connection is
+    /// not. Nodes of a cluster may differ in it. Default no: whoever sees the packets sees the
+    /// values.
+    pub encrypt: bool,
     /// The RDMA device. Default: the first device with a port that is up.
     pub device: Option<String>,
     /// The device's port. Default: the first port that is up.
@@ -206,6 +211,7 @@ impl Default for NodeConfig {
             listen: None,
             secret: None,
             tls: None,
+            encrypt: false,
             device: None,
             device_port: None,
             gid_index: None,

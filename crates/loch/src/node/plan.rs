@@ -32,6 +32,7 @@ impl NodePlan {
         check_name(&config.name)?;
         let socket = checked_socket("socket", &config.socket)?;
         check_connections(config)?;
+        check_encryption(config)?;
         if config.is_on_network() {
             return Self::of_network(config, socket);
         }
@@ -84,6 +85,27 @@ fn check_connections(config: &NodeConfig) -> Result<()> {
     };
     let problem = format!("\"host\": {reason}: write \"client\", or leave it out");
     Err(Error::config("connections", problem))
+}
+
+/// Refuses encryption where Loch cannot encrypt.
+fn check_encryption(config: &NodeConfig) -> Result<()> {
+    match config.fabric {
+        _ if !config.encrypt => Ok(()),
+        FabricKind::Verbs => Err(encrypted_verbs()),
+        _ if config.is_on_network() => Ok(()),
+        _ => {
+            let problem = "memory is shared here, and nothing travels over a network: leave it out, \
+                           or give `listen`, and fabric = \"tcp\"";
+            Err(Error::config("encrypt", problem))
+        }
+    }
+}
+
+/// The error of a node that is to encrypt, and has the fabric verbs.
+pub(super) fn encrypted_verbs() -> Error {
+    let problem = "over verbs the cards move keys and values, and do not encrypt them: write \
+                   fabric = \"tcp\", or leave `encrypt` out and trust the network";
+    Error::config("encrypt", problem)
 }
 
 /// Refuses the keys of a network where memory is shared.
@@ -175,6 +197,24 @@ mod tests {
         }
         let bad = NodeConfig { name: "a/b".into(), ..NodeConfig::default() };
         assert!(matches!(NodePlan::new(&bad), Err(Error::Config { .. })));
+    }
+
+    #[test]
+    fn encryption_is_refused_where_there_is_none_and_the_error_names_the_way_out() {
+        let plan = |text: &str| NodePlan::new(&NodeConfig::from_toml(text).unwrap());
+        let listen = "encrypt = true\nlisten = \"127.0.0.1:7400\"\nfabric";
+        for (text, reason) in [
+            ("encrypt = true".into(), "memory is shared"),
+            ("encrypt = true\nfabric = \"shm\"".into(), "memory is shared"),
+            (format!("{listen} = \"verbs\""), "the cards move"),
+        ] {
+            let error = plan(&text).unwrap_err().to_string();
+            assert!(error.contains("encrypt"), "{error}");
+            assert!(error.contains(reason) && error.contains("fabric = \"tcp\""), "{error}");
+        }
+        for fabric in ["tcp", "auto"] {
+            assert!(plan(&format!("{listen} = \"{fabric}\"")).is_ok(), "{fabric}");
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What a node's agent does with clients that are hostile, broken or gone.
 
 mod promises;
+mod sealed;
 mod workers;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +20,8 @@ use super::frame::{
     SwapWords, Token, Told, Unwelcome, Verb, WELCOME_BYTES, Wanted, Welcome,
 };
 use super::keys::Keys;
-use super::lent::Lent;
-use super::{Accepted, Agent, Answer, Client, TcpEndpoint, TcpError};
+use super::lent::{Lent, Redeemed};
+use super::{Accepted, Agent, AgentOptions, Answer, Client, TcpEndpoint, TcpError};
 use crate::lanes::block_on;
 use crate::limits::{TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN};
 use crate::shm::Region;
@@ -38,9 +39,13 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
+        Self::of(AgentOptions::default())
+    }
+
+    fn of(options: AgentOptions) -> Self {
         let region = Arc::new(Region::anonymous(BYTES).unwrap());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let agent = Agent::start(region.clone(), listener, 1, None).unwrap();
+        let agent = Agent::start(region.clone(), listener, options).unwrap();
         Self { region, agent }
     }
 
@@ -53,7 +58,7 @@ impl Node {
 
     fn greeted(&self, token: Token) -> (TcpStream, Result<(), Unwelcome>) {
         let mut stream = self.stranger();
-        stream.write_all(Hello::new(token).as_bytes()).unwrap();
+        stream.write_all(Hello::new(token, false).as_bytes()).unwrap();
         let mut welcome = [0; WELCOME_BYTES];
         stream.read_exact(&mut welcome).unwrap();
         let welcome = Welcome::read_from_bytes(&welcome).unwrap();
@@ -385,7 +390,7 @@ fn a_node_that_is_silent_is_given_up() {
     let home = Arc::new(Region::anonymous(1 << 16).unwrap());
     let endpoint = TcpEndpoint::new(HOME, home);
     let granted = Granted { offset: 0, len: BYTES, access: Access::Full, address: 0, rkey: 7 };
-    let answer = Answer { token: [1; 16], grants: vec![granted] };
+    let answer = Answer { token: [1; 16], key: None, grants: vec![granted] };
     endpoint.connect(AWAY, BYTES, address, &answer, PATIENCE).unwrap();
     let mut stream = mute.join().unwrap();
     let begun = Instant::now();
@@ -402,17 +407,18 @@ fn a_node_that_is_silent_is_given_up() {
 
 /// A node without an agent.
 fn lent(bytes: u64) -> Arc<Lent> {
-    Arc::new(Lent::new(Arc::new(Region::anonymous(bytes).unwrap())))
+    Arc::new(Lent::new(Arc::new(Region::anonymous(bytes).unwrap()), false))
 }
 
 /// A connection to it, its client's end, and the client's keys.
 fn pair(lent: &Arc<Lent>, client: Client<'_>) -> (Accepted, Connection, UnixStream, Vec<u32>) {
     let (theirs, server) = UnixStream::pair().unwrap();
     let (keys, told) = Keys::new(client.grants);
-    let (accepted, token) = lent.admit(keys, client);
-    let socket = Arc::new(OwnedFd::from(server));
-    let client = lent.redeem(&token, &socket).unwrap();
-    (accepted, Connection::new(socket, client), theirs, told)
+    let (accepted, ticket) = lent.admit(keys, client);
+    let hello = Hello::new(ticket.token, false);
+    let Redeemed { client, halves, .. } = lent.redeem(&ticket.token, &hello, None).unwrap();
+    let connection = Connection::new(Arc::new(OwnedFd::from(server)), client, halves, &[]).unwrap();
+    (accepted, connection, theirs, told)
 }
 
 /// The client had sent it before the fence, and the node had received it.
@@ -472,9 +478,9 @@ fn a_connection_that_waits_holds_little() {
 fn a_fence_waits_for_the_turn_that_has_begun() {
     let lent = lent(1 << 16);
     let (keys, _) = Keys::new(&all(Access::Full));
-    let (accepted, token) = lent.admit(keys, client(&all(Access::Full)));
-    let socket = Arc::new(OwnedFd::from(UnixStream::pair().unwrap().0));
-    let client = lent.redeem(&token, &socket).unwrap();
+    let (accepted, ticket) = lent.admit(keys, client(&all(Access::Full)));
+    let hello = Hello::new(ticket.token, false);
+    let client = lent.redeem(&ticket.token, &hello, None).unwrap().client;
     let turn = client.enter().unwrap();
     std::thread::scope(|scope| {
         let fence = scope.spawn(|| drop(accepted));

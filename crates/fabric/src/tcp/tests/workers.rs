@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::task::Poll;
 
+use super::sealed::encrypting;
 use super::*;
 use crate::limits::{MAIL_MESSAGE_BYTES_MAX, TCP_MAILBOX_BYTES_MAX, TCP_UNANSWERED_MAX};
 use crate::shm::Bell;
@@ -47,12 +48,21 @@ fn turn_around(mailbox: &TcpMailbox) {
     mailbox.flush();
 }
 
+/// Plain, and encrypted.
+fn both(test: fn(&Node)) {
+    test(&Node::new());
+    test(&encrypting());
+}
+
 #[test]
 fn messages_of_any_length_arrive_and_are_answered() {
-    let node = Node::new();
+    both(messages_are_answered);
+}
+
+fn messages_are_answered(node: &Node) {
     let (_accepted, endpoint) = node.endpoint();
     let messages = endpoint.messages();
-    with_worker(&node, turn_around, |address| {
+    with_worker(node, turn_around, |address| {
         let worker = messages.peer(&MessageAddress::from_words(address.words())).unwrap();
         for len in [0, 1, 63, 4095, MAIL_MESSAGE_BYTES_MAX] {
             let sent: Vec<u8> = (0..len).map(|at| at as u8).collect();
@@ -123,7 +133,10 @@ fn a_worker_that_starts_again_has_another_mailbox() {
 /// Clients that send to a worker wait while it takes nothing, and no message is lost.
 #[test]
 fn a_full_mailbox_lets_its_senders_wait_and_nobody_else() {
-    let node = Node::new();
+    both(a_full_mailbox_lets_senders_wait);
+}
+
+fn a_full_mailbox_lets_senders_wait(node: &Node) {
     let (_accepted, endpoint) = node.endpoint();
     let messages = endpoint.messages();
     let (_other, other) = node.endpoint();
@@ -214,8 +227,11 @@ fn asker(node: &Node, bells: Vec<Bell>) -> (Accepted, TcpEndpoint, Arc<Region>) 
 
 #[test]
 fn a_reply_is_written_into_the_slots_of_its_client() {
-    let node = Node::new();
-    let (accepted, endpoint, home) = asker(&node, Vec::new());
+    both(a_reply_is_written);
+}
+
+fn a_reply_is_written(node: &Node) {
+    let (accepted, endpoint, home) = asker(node, Vec::new());
     let serving = node.agent.endpoint(AWAY, None).unwrap();
     let slot = |place| RemoteAddr::new(HOME, 4096 + place);
     let long = 3 * TCP_STRAIGHT_BYTES_MIN;
@@ -244,7 +260,7 @@ fn a_reply_is_written_into_the_slots_of_its_client() {
     }
     drop(accepted);
     assert!(serving.write_unsignaled(slot(0), &[1; 8]).is_err(), "the client is fenced");
-    let (_accepted, _endpoint, _) = asker(&node, Vec::new());
+    let (_accepted, _endpoint, _) = asker(node, Vec::new());
     assert_eq!(serving.write_unsignaled(slot(0), &[1; 8]), Ok(()), "another client has the slots");
 }
 
@@ -321,7 +337,8 @@ fn a_connection_that_is_no_clients_is_passed_on() {
     let take = Box::new(move |stream| drop(passed.send(stream)));
     let region = Arc::new(Region::anonymous(BYTES).unwrap());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let agent = Agent::start(region.clone(), listener, 1, Some(take)).unwrap();
+    let options = AgentOptions { others: Some(take), ..AgentOptions::default() };
+    let agent = Agent::start(region.clone(), listener, options).unwrap();
     let node = Node { region, agent };
     let mut stranger = node.stranger();
     stranger.write_all(b"L").unwrap();
@@ -333,7 +350,7 @@ fn a_connection_that_is_no_clients_is_passed_on() {
     // Clients are served beside it, even those that begin slowly.
     let (_accepted, answer) = node.agent.accept(client(&all(Access::Full))).unwrap();
     let mut slow = node.stranger();
-    for byte in Hello::new(answer.token).as_bytes() {
+    for byte in Hello::new(answer.token, false).as_bytes() {
         slow.write_all(&[*byte]).unwrap();
     }
     let mut welcome = [0; WELCOME_BYTES];

@@ -20,6 +20,8 @@ use crate::node::control::registry::Acceptor;
 use crate::node::control::{ControlParts, ControlPlane, ControlPort, ControlThreads};
 use crate::node::control_client::{Caller, ControlClient};
 use crate::node::plan::NodePlan;
+#[cfg(feature = "verbs")]
+use crate::node::plan::encrypted_verbs;
 use crate::node::scrubber::{ClusterAccess, Scrubber};
 use crate::node::sessions::Sessions;
 use crate::node::workers::transport::NodeTransport;
@@ -74,9 +76,11 @@ pub(super) fn start_node(config: &NodeConfig, plan: &NodePlan, network: Network)
     match opened {
         AnyMedium::Tcp(tcp) => {
             let listener = tcp::listen(network.listen.as_deref())?;
-            let fabric = |own: &Member| tcp::TcpFabric::new(tcp, own, listener);
+            let fabric = |own: &Member| tcp::TcpFabric::new(tcp, own, listener, config.encrypt);
             Node::start_networked(config, plan, (network, chosen), fabric)
         }
+        #[cfg(feature = "verbs")]
+        AnyMedium::Verbs(_) if config.encrypt => Err(encrypted_verbs()),
         #[cfg(feature = "verbs")]
         AnyMedium::Verbs(card) => {
             let fabric = |own: &Member| verbs::VerbsFabric::new(card, own);

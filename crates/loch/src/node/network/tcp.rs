@@ -10,7 +10,7 @@ use loch_engines::registry::EngineId;
 use loch_engines::requests::{Sessions, WorkerId};
 use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
 use loch_fabric::shm::Bell;
-use loch_fabric::tcp::{Agent, AgentEndpoint, Client, Replies, SeatId, TcpMailbox};
+use loch_fabric::tcp::{Agent, AgentEndpoint, AgentOptions, Client, Replies, SeatId, TcpMailbox};
 use loch_fabric::{RegionId, RemoteAddr};
 use serde::Deserialize;
 use serde_json::Value;
@@ -55,7 +55,7 @@ impl TcpFabric {
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn new(tcp: Tcp, own: &Member, listener: TcpListener) -> Result<Self> {
+    pub fn new(tcp: Tcp, own: &Member, listener: TcpListener, encrypt: bool) -> Result<Self> {
         let (closer, streams) = sync_channel(HANDSHAKES_MAX);
         let links: SyncSender<Option<TcpStream>> = closer.clone();
         let pass_on = move |stream| match links.try_send(Some(stream)) {
@@ -63,11 +63,16 @@ impl TcpFabric {
             // Nodes try again, and strangers do not matter.
             Err(TrySendError::Full(_)) => tracing::debug!("too many connections at a time"),
         };
-        let agent = Agent::start(own.region().clone(), listener, 1, Some(Box::new(pass_on)))
+        let options = AgentOptions { threads: 1, others: Some(Box::new(pass_on)), encrypt };
+        let agent = Agent::start(own.region().clone(), listener, options)
             .map_err(|error| Error::Device { problem: error.to_string() })?;
-        tracing::info!(address = %agent.address(), "the region is lent over TCP");
-        if !agent.address().ip().is_loopback() {
-            tracing::warn!("keys and values are not encrypted on the way: trust the network");
+        tracing::info!(address = %agent.address(), encrypt, "the region is lent over TCP");
+        if encrypt {
+            tracing::info!("the data connections of clients are encrypted");
+        } else if !agent.address().ip().is_loopback() {
+            tracing::warn!(
+                "keys and values are not encrypted on the way: trust the network, or set `encrypt`"
+            );
         }
         let control_port = Mutex::new(Some(ControlPort::Passed { streams, closer }));
         let seats = Arc::new(Seats::of(&agent, own));
