@@ -81,6 +81,11 @@ pub struct WorkloadArgs {
     #[arg(long, value_enum, value_name = "OWNER", default_value = "client")]
     #[arg(hide_short_help = true)]
     pub connections: Connections,
+    /// Whether nodes encrypt the connections on which clients reach them, which --fabric tcp alone
+    /// can do
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "off")]
+    #[arg(hide_short_help = true)]
+    pub encrypt: Switch,
     /// Hand the operations that a client keeps outstanding to the table as batches of that many, by
     /// get_each and put_many, where the engine does batches together (kv-direct: GETs or PUTs
     /// alone); off, and always with --fabric sim: as that many lanes
@@ -198,6 +203,7 @@ impl WorkloadArgs {
             clients: self.clients,
             lanes: self.lanes,
             connections: self.connections,
+            encrypt: self.encrypt.into(),
             batch_api: self.batch_api.into(),
             read_mode: self.read_mode,
             records: self.records,
@@ -243,6 +249,7 @@ impl WorkloadArgs {
             check_rate(rate, &spec)?;
         }
         check_connections(&spec)?;
+        check_encryption(&spec)?;
         check_servers(&spec, systems)?;
         check_table(&spec, systems)?;
         Ok(spec)
@@ -293,12 +300,28 @@ fn check_connections(spec: &Spec) -> Result<(), BenchError> {
     Err(BenchError::usage(format!("--connections host: {problem}: add --fabric sim, or drop it")))
 }
 
+/// Checks that the fabric can encrypt.
+fn check_encryption(spec: &Spec) -> Result<(), BenchError> {
+    match spec.encrypt && spec.fabric != Fabric::Tcp {
+        true => Err(BenchError::usage(format!(
+            "--encrypt on: over {} nothing is encrypted: add --fabric tcp, or drop it",
+            spec.fabric.name()
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Refuses options that do not fit a running cluster.
 fn check_attached(spec: &Spec) -> Result<(), BenchError> {
     let key_size_min = KEY_PREFIX.len() + KEY_SIZE_MIN;
     if spec.fabric == Fabric::Sim {
         return Err(BenchError::usage(
             "--attach measures nodes that run, and --fabric sim simulates them: drop one",
+        ));
+    }
+    if spec.encrypt {
+        return Err(BenchError::usage(
+            "--encrypt: with --attach, the configurations of the running nodes say that: drop it",
         ));
     }
     if spec.engines.len() != 1 {

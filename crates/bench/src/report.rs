@@ -26,6 +26,9 @@ pub struct Object {
     /// Says that times say nothing about a network card; left out if there is a real card.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<&'static str>,
+    /// Left out unless connections are encrypted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encrypted: Option<bool>,
     nodes: Option<u32>,
     clients: u32,
     lanes: usize,
@@ -135,6 +138,7 @@ impl Object {
             engine: system.name(),
             fabric: is_loch.then(|| spec.fabric.name()),
             times: spec.soft_roce.then_some("meaningless: Soft-RoCE"),
+            encrypted: (is_loch && spec.encrypt).then_some(true),
             nodes: is_loch.then_some(spec.nodes),
             clients: spec.clients,
             lanes: spec.lanes,
@@ -279,6 +283,7 @@ fn heading(spec: &Spec) -> String {
                     Connections::Host => ", connections shared by the clients of a host",
                 }
             ),
+            _ if spec.encrypt => "; connections are encrypted".into(),
             _ => match &spec.attach {
                 Some(attach) => format!("; the cluster of {}", attach.socket.display()),
                 None => String::new(),

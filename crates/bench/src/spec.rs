@@ -69,6 +69,8 @@ pub struct Spec {
     pub lanes: usize,
     /// The owner of the connections to the nodes.
     pub connections: Connections,
+    /// Whether nodes encrypt the connections of clients.
+    pub encrypt: bool,
     /// Whether outstanding operations are handed over as batches.
     pub batch_api: bool,
     /// How values are read.

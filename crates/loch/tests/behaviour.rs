@@ -38,6 +38,8 @@ enum Over {
     Memory,
     /// Each client maps the memory of one of two nodes or more.
     Tcp,
+    /// The same, and the connections are encrypted.
+    EncryptedTcp,
 }
 
 const MIB: u64 = 1 << 20;
@@ -124,7 +126,7 @@ impl Kind {
         EmbeddedConfig {
             nodes,
             // Over TCP there are two nodes at least, whose requests need memory at each.
-            memory: ByteSize::new(if self.over == Over::Tcp { 32 * MIB } else { 16 * MIB }),
+            memory: ByteSize::new(if self.over == Over::Memory { 16 * MIB } else { 32 * MIB }),
             sessions: 16,
             // Tests are run on busy machines.
             operation_timeout: Duration::from_secs(60),
@@ -140,7 +142,8 @@ impl Kind {
                 let (nodes, cluster) = (config.nodes, Cluster::embedded(config).unwrap());
                 (0..nodes).map(|home| cluster.with_home(home.into()).unwrap()).collect()
             }
-            Over::Tcp => over_tcp(&config),
+            Over::Tcp => over_tcp(&config, false),
+            Over::EncryptedTcp => over_tcp(&config, true),
         }
     }
 
@@ -167,7 +170,7 @@ thread_local! {
 }
 
 /// The same over TCP on the loopback, with nodes as threads of this process.
-fn over_tcp(config: &EmbeddedConfig) -> Vec<Cluster> {
+fn over_tcp(config: &EmbeddedConfig, encrypt: bool) -> Vec<Cluster> {
     let dir = tempfile::tempdir().unwrap();
     let secret = dir.path().join("secret");
     std::fs::write(&secret, "of all nodes of the test").unwrap();
@@ -183,6 +186,7 @@ fn over_tcp(config: &EmbeddedConfig) -> Vec<Cluster> {
             listen: Some(address.clone()),
             cluster: addresses.iter().map(PathBuf::from).collect(),
             secret: Some(secret.clone()),
+            encrypt,
             sessions: config.sessions,
             tables: config.tables.clone(),
             ..NodeConfig::default()
@@ -595,7 +599,7 @@ fn a_session_is_used_again_by_the_next_client(kind: &Kind) {
     let again = loop {
         match cluster.table("default") {
             Ok(table) => break table,
-            Err(error) => assert!(kind.over == Over::Tcp && Instant::now() < until, "{error}"),
+            Err(error) => assert!(kind.over != Over::Memory && Instant::now() < until, "{error}"),
         }
     };
     again.put(b"key", b"value").unwrap();
@@ -705,4 +709,19 @@ mod over_tcp {
     }
 
     suite!(kinds());
+}
+
+/// Cases with long values, with batches, and with several nodes, for an engine whose clients READ
+/// and WRITE, one whose requests and replies are WRITTEN, and one whose requests are SENT.
+mod over_encrypted_tcp {
+    use super::{Kind, Over};
+
+    fn kinds() -> [Kind; 3] {
+        [super::NESSIE, super::SERVER, super::PILAF]
+            .map(|kind| Kind { over: Over::EncryptedTcp, ..kind })
+    }
+
+    suite!(kinds(); values_of_every_length_come_back_whole numbers_are_added_to
+        many_at_a_time_come_back_in_order batches_do_what_single_operations_do
+        threads_at_several_nodes_see_one_table a_session_is_used_again_by_the_next_client);
 }

@@ -54,6 +54,7 @@ impl Nodes {
         };
         if let Some(fabric) = network {
             network::join(&mut configs, fabric, dir.path()).map_err(failed)?;
+            configs.iter_mut().for_each(|config| config.encrypt = spec.encrypt);
         }
         let bytes: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
         check_nodes(spec.nodes, bytes)?;

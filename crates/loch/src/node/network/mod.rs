@@ -70,7 +70,10 @@ impl NodeNetwork {
 /// As [`Node::start`].
 pub(super) fn start_node(config: &NodeConfig, plan: &NodePlan, network: Network) -> Result<Node> {
     // What may fail comes first, so a host without a device is left as it was.
-    let (chosen, opened) = Chosen::open(network.medium.clone(), &network.device)?;
+    let (mut chosen, opened) = Chosen::open(network.medium.clone(), &network.device)?;
+    if config.encrypt {
+        chosen.reason.push_str("; data connections are encrypted");
+    }
     let Chosen { medium, reason } = &chosen;
     tracing::info!(fabric = medium.name(), reason, "the node is on a network");
     match opened {

@@ -66,9 +66,9 @@ impl TcpFabric {
         let options = AgentOptions { threads: 1, others: Some(Box::new(pass_on)), encrypt };
         let agent = Agent::start(own.region().clone(), listener, options)
             .map_err(|error| Error::Device { problem: error.to_string() })?;
-        tracing::info!(address = %agent.address(), encrypt, "the region is lent over TCP");
+        tracing::info!(address = %agent.address(), "the region is lent over TCP");
         if encrypt {
-            tracing::info!("the data connections of clients are encrypted");
+            tracing::info!("data connections are encrypted: no client is let in without");
         } else if !agent.address().ip().is_loopback() {
             tracing::warn!(
                 "keys and values are not encrypted on the way: trust the network, or set `encrypt`"
