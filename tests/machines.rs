@@ -635,6 +635,12 @@ fn two_hosts_over_tcp_are_a_cluster_that_outlives_its_processes() {
         text
     };
     let mut nodes = [serve(1), serve(2)];
+    let doctor = |host: usize| {
+        let cluster = [1, 2].map(|host| address(host, CONTROL_PORT)).join(",");
+        let words = ["doctor", "--fabric", "tcp", "--no-self-test", "--cluster", &cluster];
+        let ended = loch(host, &words).arg("--secret").arg(&secret).output().expect("ip is there");
+        (ended.status.code(), String::from_utf8_lossy(&ended.stdout).into_owned())
+    };
     let keys: Vec<String> = (0..20).map(|key| format!("key-{key}")).collect();
     for key in &keys {
         answer(1, &["put", "--wait", "1m", key, &format!("of {key}")]);
@@ -647,7 +653,12 @@ fn two_hosts_over_tcp_are_a_cluster_that_outlives_its_processes() {
     are_there(2);
     assert!(answer(2, &["stats"]).contains("fabric tcp: "), "it says which");
     for host in [1, 2] {
+        let (code, found) = doctor(host);
+        assert_eq!((code, found.matches("MB/s from it").count()), (Some(0), 2), "{found}");
         nodes[host - 1].kill();
+        let [here, there] = [host, 3 - host].map(doctor);
+        assert!(here.0 == Some(1) && here.1.contains("no node runs at this address"), "{here:?}");
+        assert!(there.0 == Some(1) && there.1.contains("it refuses connections"), "{there:?}");
         nodes[host - 1] = serve(host);
         (1..=HOSTS).for_each(are_there);
     }

@@ -37,8 +37,18 @@ fn shared_memory_works_where_loch_is_built() {
     }
     let (code, report) = json(&[]);
     assert_eq!((code, &report["ok"], &report["fabric"]), (Some(0), &true.into(), &"shm".into()));
-    let fields =
-        ["chosen", "fabric", "findings", "has_verbs", "host", "ok", "rdma", "self_test", "version"];
+    let fields = [
+        "chosen",
+        "fabric",
+        "findings",
+        "has_verbs",
+        "host",
+        "nodes",
+        "ok",
+        "rdma",
+        "self_test",
+        "version",
+    ];
     let mut found = names(&report);
     found.sort_unstable();
     assert_eq!(found, fields);

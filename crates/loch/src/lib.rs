@@ -82,6 +82,7 @@ pub use loch_engines::registry::Options as Engine;
 pub use loch_engines::size::{ByteSize, ParseSizeError};
 pub use loch_fabric::shm::Pages;
 pub use loch_fabric::{VerbCount, lanes};
+pub use node::control::probe::{ClusterProbe, NodeFacts, NodeProbe, ProbeError, ProbeReads};
 #[cfg(feature = "functions")]
 pub use node::functions::{FunctionError, FunctionInstance, FunctionLimits, Functions};
 pub use node::storage::FileStorage;

@@ -129,6 +129,11 @@ pub const HANDSHAKES_MAX: usize = 64;
 /// The most of them from one address that is no node's. A node dials once at a time.
 pub const HANDSHAKES_PER_SOURCE: usize = 4;
 
+/// How long a probe may READ.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The bytes at the beginning of a node's memory that a probe may READ.
+pub const PROBE_BYTES: u64 = 1 << 20;
+
 /// How long a node waits until another has accepted its link and said hello.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a node waits for the answer to a request.

@@ -26,6 +26,8 @@ pub enum Section {
     SelfTestShm,
     /// Verbs that were tried out over the RDMA device.
     SelfTestVerbs,
+    /// The nodes of a cluster, as they can be reached from this host.
+    Nodes,
 }
 
 /// One line of the report.
@@ -46,8 +48,13 @@ pub struct Finding {
 
 impl Section {
     /// All of them.
-    pub const ALL: [Section; 4] =
-        [Section::Host, Section::Rdma, Section::SelfTestShm, Section::SelfTestVerbs];
+    pub const ALL: [Section; 5] = [
+        Section::Host,
+        Section::Rdma,
+        Section::SelfTestShm,
+        Section::SelfTestVerbs,
+        Section::Nodes,
+    ];
 
     fn title(self) -> &'static str {
         match self {
@@ -55,6 +62,7 @@ impl Section {
             Section::Rdma => "RDMA",
             Section::SelfTestShm => "self-test over shared memory",
             Section::SelfTestVerbs => "self-test over RDMA, from this host to itself",
+            Section::Nodes => "the nodes, as this host reaches them over TCP",
         }
     }
 }

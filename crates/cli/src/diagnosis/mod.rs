@@ -1,7 +1,7 @@
 //! `loch doctor`: finds out what this machine can do.
 //!
 //! Facts come from files below a root (`host.rs`, `rdma.rs`, `modules.rs`), from the RDMA library
-//! (`card.rs`), and from trials (`self_test/`). They become findings (`finding.rs`). A problem is a
+//! (`card.rs`), from trials (`self_test/`), and from the nodes of a cluster (`nodes.rs`). They become findings (`finding.rs`). A problem is a
 //! finding that keeps the requested fabric from working.
 
 #[cfg(feature = "verbs")]
@@ -11,17 +11,20 @@ mod finding;
 mod fixtures;
 mod host;
 mod modules;
+mod nodes;
 mod rdma;
 mod self_test;
 
 use std::path::Path;
 
 use clap::ValueEnum;
+use loch::ClusterProbe;
 use loch::limits::NODE_BYTES_DEFAULT;
 use serde::Serialize;
 
 use finding::{Finding, Mark, Section};
 use host::Host;
+use nodes::NodeReport;
 use rdma::Rdma;
 use self_test::Trial;
 
@@ -36,6 +39,8 @@ const LOCKED_BYTES: u64 = NODE_BYTES_DEFAULT + (32 << 20);
 pub enum Wanted {
     /// Shared memory: processes of this host
     Shm,
+    /// TCP: clusters of machines without RDMA
+    Tcp,
     /// RDMA verbs: clusters of machines
     Verbs,
 }
@@ -44,7 +49,7 @@ impl Wanted {
     /// The mark of a finding that something is missing without which there is no RDMA.
     fn mark_of_missing_rdma(self) -> Mark {
         match self {
-            Wanted::Shm => Mark::Note,
+            Wanted::Shm | Wanted::Tcp => Mark::Note,
             Wanted::Verbs => Mark::Problem,
         }
     }
@@ -75,6 +80,8 @@ pub struct Report {
     /// The device, port and GID that were opened.
     chosen: Option<serde_json::Value>,
     self_test: Vec<Trial>,
+    /// The nodes of the cluster that was named.
+    nodes: Vec<NodeReport>,
     /// All lines of the report.
     pub findings: Vec<Finding>,
 }
@@ -85,7 +92,9 @@ pub fn examine(wanted: Wanted, choice: Choice, has_self_test: bool) -> Report {
     let host = Host::look(root).with_region();
     let rdma = Rdma::look(root, host.kernel.as_deref().unwrap_or_default());
     let mut findings = host.findings(wanted);
-    findings.extend(rdma.findings(wanted));
+    if wanted != Wanted::Tcp {
+        findings.extend(rdma.findings(wanted));
+    }
     let mut report = Report {
         ok: true,
         fabric: wanted,
@@ -95,12 +104,15 @@ pub fn examine(wanted: Wanted, choice: Choice, has_self_test: bool) -> Report {
         rdma,
         chosen: None,
         self_test: Vec::new(),
+        nodes: Vec::new(),
         findings,
     };
     if has_self_test {
         report.take(self_test::over_shm(), Section::SelfTestShm, Mark::Problem);
     }
-    report.look_at_card(choice, has_self_test);
+    if wanted != Wanted::Tcp {
+        report.look_at_card(choice, has_self_test);
+    }
     report.ok = report.problems() == 0;
     report
 }
@@ -109,6 +121,14 @@ impl Report {
     /// How many things keep the fabric from working.
     pub fn problems(&self) -> usize {
         self.findings.iter().filter(|one| one.mark == Mark::Problem).count()
+    }
+
+    /// Looks at the nodes of a cluster, one after the other.
+    pub fn look_at_nodes(&mut self, cluster: ClusterProbe) {
+        let (reports, findings) = nodes::look(cluster);
+        self.nodes.extend(reports);
+        self.findings.extend(findings);
+        self.ok = self.problems() == 0;
     }
 
     fn take(&mut self, trials: Vec<Trial>, section: Section, failing: Mark) {

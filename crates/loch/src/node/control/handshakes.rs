@@ -1,6 +1,7 @@
 //! The connections at the control port whose other side has not proven yet that it is a node.
 //!
-//! Each connection takes a thread, for up to [`HANDSHAKE_TIMEOUT`]. So there are few places, and
+//! Each connection takes a thread, for up to [`HANDSHAKE_TIMEOUT`]; that of a probe (`probe.rs`),
+//! which is no node, for up to [`PROBE_TIMEOUT`]. So there are few places, and
 //! anybody can take one. A node's handshake is over after milliseconds. Therefore a silent
 //! connection gives way to later ones, and addresses in the cluster's list have precedence over all
 //! others.
@@ -22,6 +23,7 @@
 //! from a node's address, such as a local user of its host, competes with nodes on equal terms.
 //!
 //! [`HANDSHAKE_TIMEOUT`]: crate::limits::HANDSHAKE_TIMEOUT
+//! [`PROBE_TIMEOUT`]: crate::limits::PROBE_TIMEOUT
 
 use std::collections::HashMap;
 use std::net::IpAddr;

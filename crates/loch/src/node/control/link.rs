@@ -41,6 +41,17 @@ impl Link {
         deadline: Instant,
     ) -> Result<Self, LinkError> {
         let stream = connect(at, deadline)?;
+        Self::over_stream(stream, host, credentials, deadline)
+    }
+
+    /// Opens a link on a stream to `host`.
+    pub fn over_stream(
+        stream: TcpStream,
+        host: &str,
+        credentials: &Credentials,
+        deadline: Instant,
+    ) -> Result<Self, LinkError> {
+        stream.set_nodelay(true)?;
         Ok(Self::over(preface::dial(stream, host, credentials, deadline)?))
     }
 
@@ -116,10 +127,7 @@ fn connect(at: &[SocketAddr], deadline: Instant) -> Result<TcpStream, LinkError>
     for at in at {
         let left = deadline.saturating_duration_since(Instant::now());
         match TcpStream::connect_timeout(at, left.max(Duration::from_millis(1))) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
+            Ok(stream) => return Ok(stream),
             Err(error) => last = error.into(),
         }
     }

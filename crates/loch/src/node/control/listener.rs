@@ -26,7 +26,7 @@ use super::handshakes::Entry;
 use super::link::{Link, host_of};
 use super::messages::{ControlReply, ControlRequest, Hello};
 use super::registry::{Ended, LinkId};
-use crate::limits::{ASK_TIMEOUT, HANDSHAKE_TIMEOUT, LINK_SILENCE_MAX, LIVING_MAX};
+use crate::limits::{ASK_TIMEOUT, HANDSHAKE_TIMEOUT, LINK_SILENCE_MAX, LIVING_MAX, PROBE_TIMEOUT};
 use crate::node::control_client::Caller;
 use crate::session::wire::{Code, Refused};
 use crate::{Error, Result};
@@ -289,6 +289,7 @@ impl InboundLink<'_> {
         let members = &self.plane.members;
         let checked = match link.receive(deadline)? {
             ControlRequest::Hello(hello) => self.identify(&link, &hello),
+            ControlRequest::Probe {} => return Err(self.lend_to_probe(&mut link)),
             _ => Err(LinkError::Garbage("hello comes first".into())),
         };
         match checked {
@@ -328,6 +329,32 @@ impl InboundLink<'_> {
         Ok(home)
     }
 
+    /// Answers a probe, and lends to it until its link ends or its time is over. It keeps its place
+    /// among the handshakes meanwhile.
+    fn lend_to_probe(&self, link: &mut Link) -> LinkError {
+        let members = &self.plane.members;
+        let mut hosts = (0..members.len()).map(|node| host_of(members.address(node)));
+        let admitted = match hosts.any(|host| link.vouch_for(host).is_ok()) {
+            true => self.plane.registry.admit_probe(),
+            false => Err(Refused::new(
+                Code::Untrusted,
+                "its certificate is for no host of this node's `cluster` list",
+            )),
+        };
+        let (told, _admission) = match admitted {
+            Ok((admission, answer)) => {
+                (ControlReply::Probed { hello: members.hello(), answer }, Some(admission))
+            }
+            Err(refused) => (ControlReply::Refused(refused), None),
+        };
+        tracing::debug!(from = %self.from, "a probe");
+        if link.send(&told, Instant::now() + ASK_TIMEOUT).is_ok() {
+            // A probe asks nothing more, and closes the link.
+            let _ = link.receive::<ControlRequest>(Instant::now() + PROBE_TIMEOUT);
+        }
+        LinkError::Closed
+    }
+
     fn link_id(&self, home: usize) -> LinkId {
         LinkId { home: home as u16, number: self.number }
     }
@@ -359,7 +386,7 @@ impl InboundLink<'_> {
     ) -> Option<ControlReply> {
         let (registry, link_id) = (&self.plane.registry, self.link_id(home));
         let told = match ask {
-            ControlRequest::Hello(_) => {
+            ControlRequest::Hello(_) | ControlRequest::Probe {} => {
                 ControlReply::Refused(Refused::new(Code::Order, "hello comes once"))
             }
             ControlRequest::Living { callers, last } => {

@@ -4,6 +4,12 @@
 //! dialer     hello     living …   connect     fence …   inspect     ping   …
 //! acceptor    welcome        done    connected      done   inspected   pong
 //! ```
+//!
+//! A probe (`probe.rs`) has a link of its own, which ends after one question:
+//! ```text
+//! dialer     probe
+//! acceptor           probed
+//! ```
 //! To `living` and `fence` the acceptor may answer `later`; then the dialer asks again. The dialer
 //! speaks for its clients. The acceptor answers each request once, in order, and can answer
 //! `refused` to any request.
@@ -29,6 +35,8 @@ pub(super) enum ControlRequest {
     Connect { caller: Caller, connect: Connect },
     /// Asks what the workers of a table have.
     Inspect { table: u32 },
+    /// Asks who the acceptor is, in place of hello, for somebody who is no node.
+    Probe {},
     /// Shows that the dialer is up.
     Ping { sessions_taken: u32 },
 }
@@ -47,6 +55,8 @@ pub(super) enum ControlReply {
     Connected { answer: Value },
     /// The workers have this.
     Inspected(Inspected),
+    /// Tells which node answers, and lets in a connection that may READ while the link lives.
+    Probed { hello: Hello, answer: Value },
     /// Shows that the acceptor is up.
     Pong { sessions_taken: u32 },
     /// The request was refused.

@@ -58,6 +58,7 @@ pub(crate) mod network;
 mod noise;
 mod peer;
 mod preface;
+pub(crate) mod probe;
 mod tls;
 
 #[cfg(test)]

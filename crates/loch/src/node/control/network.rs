@@ -74,7 +74,11 @@ impl Network {
     }
 }
 
-fn checked(field: &str, address: &str) -> Result<String> {
+/// Checks the form of an address.
+///
+/// # Errors
+/// [`Error::Config`] names the field.
+pub(super) fn checked(field: &str, address: &str) -> Result<String> {
     let port = address.rsplit_once(':').and_then(|(host, port)| {
         let host_is_one = !host.is_empty() && !host.contains('/');
         port.parse::<u16>().ok().filter(|port| host_is_one && *port != 0)

@@ -54,10 +54,23 @@ pub(super) fn accept(
     }
 }
 
+/// Asks a node by which kind of credentials it proves itself, and shows none. The node closes the
+/// connection.
+pub(super) fn look(stream: TcpStream, deadline: Instant) -> Result<&'static str, LinkError> {
+    let mut stream = TimedStream::new(stream, deadline);
+    stream.write_all(&preface_of(0))?;
+    let theirs = read_preface(&mut stream)?;
+    Ok(Credentials::name_of_kind(check_version(&theirs)?))
+}
+
 fn preface(credentials: &Credentials) -> [u8; PREFACE_BYTES] {
+    preface_of(credentials.kind())
+}
+
+fn preface_of(kind: u8) -> [u8; PREFACE_BYTES] {
     let [low, high] = PROTOCOL.to_le_bytes();
     let [l, o, c, h] = *MAGIC;
-    [l, o, c, h, low, high, credentials.kind(), 0]
+    [l, o, c, h, low, high, kind, 0]
 }
 
 fn read_preface(stream: &mut TimedStream) -> Result<[u8; PREFACE_BYTES], LinkError> {
@@ -67,18 +80,23 @@ fn read_preface(stream: &mut TimedStream) -> Result<[u8; PREFACE_BYTES], LinkErr
 }
 
 fn check(credentials: &Credentials, theirs: &[u8; PREFACE_BYTES]) -> Result<(), LinkError> {
-    let [l, o, c, h, low, high, kind, _] = *theirs;
-    if [l, o, c, h] != *MAGIC {
-        return Err(LinkError::Stranger(format!("\"{}\"", theirs.escape_ascii())));
-    }
-    let version = u16::from_le_bytes([low, high]);
-    if version != PROTOCOL {
-        return Err(LinkError::Protocol { theirs: version });
-    }
-    let ours = credentials.kind();
+    let (ours, kind) = (credentials.kind(), check_version(theirs)?);
     if kind != ours {
         let [ours, theirs] = [ours, kind].map(Credentials::name_of_kind);
         return Err(LinkError::Kind { ours, theirs });
     }
     Ok(())
+}
+
+/// Returns the kind of the other side's credentials.
+fn check_version(theirs: &[u8; PREFACE_BYTES]) -> Result<u8, LinkError> {
+    let [l, o, c, h, low, high, kind, _] = *theirs;
+    if [l, o, c, h] != *MAGIC {
+        return Err(LinkError::Stranger(format!("\"{}\"", theirs.escape_ascii())));
+    }
+    let version = u16::from_le_bytes([low, high]);
+    match version == PROTOCOL {
+        true => Ok(kind),
+        false => Err(LinkError::Protocol { theirs: version }),
+    }
 }

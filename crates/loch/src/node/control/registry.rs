@@ -28,6 +28,8 @@ use loch_fabric::{Access, Grant};
 use serde_json::Value;
 
 use crate::layout::memory::Member;
+#[cfg(doc)]
+use crate::limits::PROBE_BYTES;
 use crate::limits::{CLOSE_ENDING_MAX, FENCE_PATIENCE};
 use crate::node::control_client::Caller;
 use crate::node::sessions::SCRUBBER_SLOT;
@@ -55,6 +57,14 @@ pub(crate) trait Acceptor: Send + Sync {
     /// # Errors
     /// The reason why the connection is refused, in words.
     fn accept(&self, visit: &Visit<'_>) -> Result<(Admission, Value), String>;
+
+    /// Lets in a connection of a probe (`probe.rs`), which may READ the first [`PROBE_BYTES`].
+    ///
+    /// # Errors
+    /// As [`Acceptor::accept`].
+    fn accept_probe(&self) -> Result<(Admission, Value), String> {
+        Ok((Box::new(()), Value::Null))
+    }
 }
 
 /// Invariant 2: the rights of a caller of node `home` to a table of this node and to the words it
@@ -260,6 +270,14 @@ impl Registry {
         }
         entering.let_in(state, admission);
         Ok(answer)
+    }
+
+    /// Lets the connection of a probe in, which can change nothing: no fence waits for it.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn admit_probe(&self) -> Result<(Admission, Value), Refused> {
+        self.acceptor.accept_probe().map_err(|why| Refused::new(Code::Other, why))
     }
 
     /// Marks a connection as changing. Returns `None` if it is there, or changing already.

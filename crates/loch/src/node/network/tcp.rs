@@ -11,13 +11,13 @@ use loch_engines::requests::{Sessions, WorkerId};
 use loch_engines::serve::{WorkerError, WorkerSite, WorkerTransport};
 use loch_fabric::shm::Bell;
 use loch_fabric::tcp::{Agent, AgentEndpoint, AgentOptions, Client, Replies, SeatId, TcpMailbox};
-use loch_fabric::{RegionId, RemoteAddr};
+use loch_fabric::{Access, Grant, RegionId, RemoteAddr};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{NodeFabric, RemoteAccess, sessions_of};
 use crate::layout::memory::{ClusterMemory, Member};
-use crate::limits::HANDSHAKES_MAX;
+use crate::limits::{HANDSHAKES_MAX, PROBE_BYTES};
 use crate::node::control::registry::{Acceptor, Admission, Visit};
 use crate::node::control::{ControlPlane, ControlPort};
 use crate::node::control_client::ControlClient;
@@ -183,6 +183,15 @@ impl Acceptor for LentRegion {
             bells: bells(&self.own, visit.table),
             seat: self.seats.next(visit.table),
         };
+        let (accepted, answer) = self.agent.accept(client).map_err(|e| e.to_string())?;
+        let answer = serde_json::to_value(&answer).map_err(|e| e.to_string())?;
+        Ok((Box::new(accepted), answer))
+    }
+
+    fn accept_probe(&self) -> Result<(Admission, Value), String> {
+        let len = PROBE_BYTES.min(self.own.header.region_bytes);
+        let grants = &[Grant { offset: 0, len, access: Access::Read }];
+        let client = Client { grants, replies: None, bells: Vec::new(), seat: None };
         let (accepted, answer) = self.agent.accept(client).map_err(|e| e.to_string())?;
         let answer = serde_json::to_value(&answer).map_err(|e| e.to_string())?;
         Ok((Box::new(accepted), answer))

@@ -117,7 +117,7 @@ fn certificates_that_cannot_be_used_are_named() {
 }
 
 /// Two nodes of different hosts, of which each has a certificate for its own.
-fn two_hosts(ours: &Authority<'_>) -> Rig {
+pub fn two_hosts(ours: &Authority<'_>) -> Rig {
     let mut rig = Rig::down(2);
     // All addresses of 127.0.0.0/8 are this host's.
     let other = TcpListener::bind("127.0.0.2:0").unwrap();

@@ -7,5 +7,6 @@ mod links;
 mod planes;
 #[path = "../../../../tests/ports/mod.rs"]
 pub(crate) mod ports;
+mod probes;
 pub(crate) mod rig;
 mod strangers;
