@@ -273,10 +273,12 @@ fn nodes_that_cannot_start_say_why() {
     refused(at, &["--cluster", "/other.sock"], 2, &["own socket", &own, "add it", "choose"]);
     let twice = format!("{own},{own}");
     refused(at, &["--cluster", &twice], 2, &[&own, "twice", "each node once"]);
-    for flag in ["--secret", "--device"] {
-        let words = [&flag[2..], "leave it out", "give `listen`"];
-        refused(at, &[flag, "x"], 2, &words);
+    for (flag, value) in [("--secret", "x"), ("--device", "x"), ("--agent-threads", "2")] {
+        let field = flag[2..].replace('-', "_");
+        refused(at, &[flag, value], 2, &[&field, "leave it out", "give `listen`"]);
     }
+    let none = ["--listen", "127.0.0.1:1", "--agent-threads", "0"];
+    refused(at, &none, 2, &["agent_threads", "it is 0", "1 to 64"]);
     refused(at, &["--memory", "64KiB"], 2, &["memory = \"2MiB\" it fits"]);
     refused(at, &["--table", "t", "--table", "t"], 2, &["\"t\" is declared twice"]);
     run(loch().args(["serve", "--name", "a/b"]), b"").expect(2, &["name", "A-Z"]);

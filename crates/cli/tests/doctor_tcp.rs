@@ -23,7 +23,7 @@ fn secret(dir: &Path, name: &str) -> PathBuf {
 
 fn node(dir: &Path, name: &str, listen: &str, cluster: &[String], secret: &Path) -> Node {
     let (cluster, secret) = (cluster.join(","), secret.to_str().unwrap());
-    let flags = ["--memory", "16MiB", "--fabric", "tcp"];
+    let flags = ["--memory", "16MiB", "--fabric", "tcp", "--agent-threads", "2"];
     let of_cluster = ["--listen", listen, "--cluster", &cluster, "--secret", secret];
     Node::start(dir, name, &[&flags[..], &of_cluster].concat())
 }
@@ -52,6 +52,13 @@ fn said<'a>(report: &'a Value, address: &str, what: &str) -> (&'a str, String) {
     let found = found.unwrap_or_else(|| panic!("no {name:?} in {report}"));
     let words = format!("{} -> {}", found["text"], found["remedy"]);
     (found["mark"].as_str().unwrap(), words)
+}
+
+/// The threads of a node's agent.
+fn agents_of(node: &Node) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", node.process.pid())).unwrap();
+    let names = threads.map(|it| std::fs::read_to_string(it.unwrap().path().join("comm")));
+    names.filter(|name| name.as_ref().is_ok_and(|it| it.starts_with("loch-tcp"))).count()
 }
 
 fn assert_measured(node: &Value) {
@@ -96,6 +103,7 @@ fn nodes_that_are_well_are_measured_and_not_disturbed() {
     let stats = a.loch(&["stats", "--json"]).expect(0, &[]).json();
     assert!(stats["nodes"].as_array().unwrap().iter().all(|it| it["sessions_taken"] == 0));
     for node in [a, b] {
+        assert_eq!(agents_of(&node), 2);
         let log = node.log();
         assert_eq!(log.matches("a node of the cluster is up").count(), 1, "{log}");
         assert!(!log.contains("was refused"), "{log}");

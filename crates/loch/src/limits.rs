@@ -31,6 +31,9 @@ pub const READ_BYTES: usize = 4 << 10;
 /// The memory of a node by default.
 pub const NODE_BYTES_DEFAULT: u64 = 256 << 20;
 
+/// The most threads of a node's agent.
+pub const AGENT_THREADS_MAX: u16 = 64;
+
 /// The session slots of a node by default.
 pub const SESSIONS_DEFAULT: u32 = 1024;
 

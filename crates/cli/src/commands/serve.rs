@@ -92,6 +92,9 @@ pub struct ServeArgs {
     /// With tcp: encrypt the connections on which clients reach this node's memory
     #[arg(long)]
     encrypt: bool,
+    /// With tcp: threads that execute the verbs of other hosts' clients, up to 64 [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    agent_threads: Option<u16>,
     /// With verbs: the RDMA device [default: the first that can be used]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -172,6 +175,7 @@ impl ServeArgs {
         config.region = self.region.or(config.region);
         config.listen = self.listen.or(config.listen);
         config.secret = self.secret.or(config.secret);
+        config.agent_threads = self.agent_threads.or(config.agent_threads);
         config.device = self.device.or(config.device);
         config.encrypt |= self.encrypt;
         config.ephemeral |= self.ephemeral;

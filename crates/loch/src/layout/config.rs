@@ -64,6 +64,9 @@ pub struct NodeConfig {
     /// not. Nodes of a cluster may differ in it. Default no: whoever sees the packets sees the
     /// values.
     pub encrypt: bool,
+    /// With `fabric = "tcp"`, the threads that execute the verbs of clients on other hosts: 1 to 64.
+    /// The nodes of a cluster may differ in it. Default 1.
+    pub agent_threads: Option<u16>,
     /// The RDMA device. Default: the first device with a port that is up.
     pub device: Option<String>,
     /// The device's port. Default: the first port that is up.
@@ -212,6 +215,7 @@ impl Default for NodeConfig {
             secret: None,
             tls: None,
             encrypt: false,
+            agent_threads: None,
             device: None,
             device_port: None,
             gid_index: None,

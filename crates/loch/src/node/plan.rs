@@ -114,6 +114,7 @@ fn check_shared(config: &NodeConfig) -> Result<()> {
         ("listen", config.listen.is_some()),
         ("secret", config.secret.is_some()),
         ("tls", config.tls.is_some()),
+        ("agent_threads", config.agent_threads.is_some()),
         ("device", config.device.is_some()),
         ("device_port", config.device_port.is_some()),
         ("gid_index", config.gid_index.is_some()),

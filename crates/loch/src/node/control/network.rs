@@ -1,6 +1,7 @@
 //! The part of a configuration that is about the network, checked.
 
 use super::credentials::Credentials;
+use crate::limits::AGENT_THREADS_MAX;
 use crate::session::wire::{DeviceChoice, MediumChoice};
 use crate::{Error, FabricKind, NodeConfig, Result};
 
@@ -16,6 +17,8 @@ pub(crate) struct Network {
     pub credentials: Credentials,
     /// The fabric, if it is known without a look at the host.
     pub medium: Option<MediumChoice>,
+    /// The threads of the agent, with TCP.
+    pub agent_threads: u16,
     /// The device for verbs.
     pub device: DeviceChoice,
 }
@@ -60,7 +63,8 @@ impl Network {
             FabricKind::Verbs => Some(MediumChoice::Verbs(device.clone())),
             FabricKind::Auto | FabricKind::Shm => None,
         };
-        Ok(Self { node, addresses, listen, credentials, medium, device })
+        let agent_threads = agent_threads(config)?;
+        Ok(Self { node, addresses, listen, credentials, medium, agent_threads, device })
     }
 
     /// The node's number.
@@ -72,6 +76,20 @@ impl Network {
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
+}
+
+fn agent_threads(config: &NodeConfig) -> Result<u16> {
+    let Some(threads) = config.agent_threads else { return Ok(1) };
+    let problem = match config.fabric {
+        FabricKind::Verbs => {
+            "it is for fabric \"tcp\", and with \"verbs\" cards do that work: leave it out".into()
+        }
+        _ if !(1..=AGENT_THREADS_MAX).contains(&threads) => {
+            format!("it is {threads}, it may be 1 to {AGENT_THREADS_MAX}")
+        }
+        _ => return Ok(threads),
+    };
+    Err(Error::config("agent_threads", problem))
 }
 
 /// Checks the form of an address.
@@ -168,6 +186,26 @@ mod tests {
         ] {
             assert!(error.contains(word), "{word}: {error}");
         }
+    }
+
+    #[test]
+    fn an_agent_has_as_many_threads_as_it_is_given() {
+        let threads = |text: &str| {
+            let config = NodeConfig::from_toml(&format!("listen = \"127.0.0.1:1\"\n{text}"));
+            Network::new(&config.unwrap()).map(|it| it.agent_threads).map_err(|e| e.to_string())
+        };
+        assert_eq!(threads(""), Ok(1));
+        for (given, fabric) in [(1, "auto"), (2, "tcp"), (AGENT_THREADS_MAX, "tcp")] {
+            let text = format!("agent_threads = {given}\nfabric = \"{fabric}\"");
+            assert_eq!(threads(&text), Ok(given));
+        }
+        for given in [0, AGENT_THREADS_MAX + 1] {
+            let error = threads(&format!("agent_threads = {given}")).unwrap_err();
+            let words = format!("agent_threads: it is {given}, it may be 1 to 64");
+            assert!(error.contains(&words), "{error}");
+        }
+        let error = threads("agent_threads = 2\nfabric = \"verbs\"").unwrap_err();
+        assert!(error.contains("agent_threads") && error.contains("leave it out"), "{error}");
     }
 
     #[test]

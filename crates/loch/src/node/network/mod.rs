@@ -10,6 +10,7 @@ mod verbs;
 use std::sync::Arc;
 
 use loch_engines::requests::Sessions as ClientSessions;
+use loch_fabric::tcp::AgentOptions;
 use serde_json::Value;
 
 use super::{Node, NodeServices, prepare, read};
@@ -79,7 +80,9 @@ pub(super) fn start_node(config: &NodeConfig, plan: &NodePlan, network: Network)
     match opened {
         AnyMedium::Tcp(tcp) => {
             let listener = tcp::listen(network.listen.as_deref())?;
-            let fabric = |own: &Member| tcp::TcpFabric::new(tcp, own, listener, config.encrypt);
+            let (threads, encrypt) = (network.agent_threads.into(), config.encrypt);
+            let options = AgentOptions { threads, encrypt, others: None };
+            let fabric = |own: &Member| tcp::TcpFabric::new(tcp, own, listener, options);
             Node::start_networked(config, plan, (network, chosen), fabric)
         }
         #[cfg(feature = "verbs")]

@@ -51,11 +51,16 @@ pub(super) struct TcpFabric {
 }
 
 impl TcpFabric {
-    /// Starts the agent.
+    /// Starts the agent, with so many threads.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn new(tcp: Tcp, own: &Member, listener: TcpListener, encrypt: bool) -> Result<Self> {
+    pub fn new(
+        tcp: Tcp,
+        own: &Member,
+        listener: TcpListener,
+        mut options: AgentOptions,
+    ) -> Result<Self> {
         let (closer, streams) = sync_channel(HANDSHAKES_MAX);
         let links: SyncSender<Option<TcpStream>> = closer.clone();
         let pass_on = move |stream| match links.try_send(Some(stream)) {
@@ -63,10 +68,11 @@ impl TcpFabric {
             // Nodes try again, and strangers do not matter.
             Err(TrySendError::Full(_)) => tracing::debug!("too many connections at a time"),
         };
-        let options = AgentOptions { threads: 1, others: Some(Box::new(pass_on)), encrypt };
+        options.others = Some(Box::new(pass_on));
+        let (threads, encrypt) = (options.threads, options.encrypt);
         let agent = Agent::start(own.region().clone(), listener, options)
             .map_err(|error| Error::Device { problem: error.to_string() })?;
-        tracing::info!(address = %agent.address(), "the region is lent over TCP");
+        tracing::info!(address = %agent.address(), threads, "the region is lent over TCP");
         if encrypt {
             tracing::info!("data connections are encrypted: no client is let in without");
         } else if !agent.address().ip().is_loopback() {
