@@ -86,6 +86,11 @@ pub struct WorkloadArgs {
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "off")]
     #[arg(hide_short_help = true)]
     pub encrypt: Switch,
+    /// Clients reach the memory of their own node over the network, too, as clients of a large
+    /// cluster reach almost all memory: with --fabric tcp alone
+    #[arg(long, value_enum, value_name = "SWITCH", default_value = "off")]
+    #[arg(hide_short_help = true)]
+    pub far: Switch,
     /// Hand the operations that a client keeps outstanding to the table as batches of that many, by
     /// get_each and put_many, where the engine does batches together (kv-direct: GETs or PUTs
     /// alone); off, and always with --fabric sim: as that many lanes
@@ -204,6 +209,7 @@ impl WorkloadArgs {
             lanes: self.lanes,
             connections: self.connections,
             encrypt: self.encrypt.into(),
+            far: self.far.into(),
             batch_api: self.batch_api.into(),
             read_mode: self.read_mode,
             records: self.records,
@@ -250,6 +256,7 @@ impl WorkloadArgs {
         }
         check_connections(&spec)?;
         check_encryption(&spec)?;
+        check_far(&spec)?;
         check_servers(&spec, systems)?;
         check_table(&spec, systems)?;
         Ok(spec)
@@ -309,6 +316,16 @@ fn check_encryption(spec: &Spec) -> Result<(), BenchError> {
         ))),
         false => Ok(()),
     }
+}
+
+/// Checks that the fabric has a far way to a client's own node.
+fn check_far(spec: &Spec) -> Result<(), BenchError> {
+    if !spec.far || spec.fabric == Fabric::Tcp {
+        return Ok(());
+    }
+    Err(BenchError::usage(
+        "--far on: only TCP reaches a client's own node: add --fabric tcp, or drop it",
+    ))
 }
 
 /// Refuses options that do not fit a running cluster.

@@ -12,6 +12,7 @@ use crate::measured::{ClientReport, Limits, Measured};
 use crate::progress::Progress;
 use crate::rate::Rate;
 use crate::spec::{Spec, Stop};
+use crate::system::Fabric;
 use crate::tally::Traffic;
 use crate::target::{Service, System};
 use crate::tuning::{Cores, Tuning};
@@ -256,16 +257,22 @@ impl<'a> Running<'a> {
         Ok(sum)
     }
 
-    /// The first client's result stands for all: the loops are single-threaded.
+    /// Over TCP the sum of all clients, which exchange messages at the same time. Elsewhere the
+    /// first client's result stands for all: the loops are single-threaded.
     fn limits(&mut self) -> Result<Option<Limits>> {
         self.progress.phase("measuring the bare loops", None);
-        self.fleet.tell(0, &ToClient::Limit)?;
-        let alone = Phase { clients: 1, ..self.phase("measuring the bare loops") };
-        let limits = self.answers(&alone, |answer| match answer {
+        let clients = if self.spec.fabric == Fabric::Tcp { self.spec.clients } else { 1 };
+        for client in 0..clients {
+            self.fleet.tell(client as usize, &ToClient::Limit)?;
+        }
+        let clients = clients as usize;
+        let measuring = Phase { clients, ..self.phase("measuring the bare loops") };
+        let limits = self.answers(&measuring, |answer| match answer {
             FromClient::Limit(limits) => Some(limits),
             _ => None,
         })?;
-        Ok(limits[0])
+        let of_all: Option<Vec<_>> = limits.into_iter().collect();
+        Ok(of_all.and_then(|of_all| of_all.into_iter().reduce(Limits::plus)))
     }
 
     fn answers<T>(

@@ -18,6 +18,7 @@
 
 pub mod args;
 mod check;
+mod echo;
 pub mod error;
 mod fleet;
 mod harness;

@@ -45,13 +45,25 @@ pub struct Turn {
     pub limits: Option<Limits>,
 }
 
-/// Operations a second of bare single-thread loops of the memory accesses that GETs cannot avoid.
+/// Operations a second of bare loops: single-thread loops of the memory accesses that GETs cannot
+/// avoid, or over TCP loops of messages like those of the workload's operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Of the best loop: the bound of operations in batches and lanes.
     pub ops_per_s: f64,
-    /// Of the loop without prefetching: the bound of one operation at a time.
+    /// Of the loop without prefetching, or with one message at a time: the bound of one operation
+    /// at a time.
     pub one_ops_per_s: f64,
+}
+
+impl Limits {
+    /// Of two loops that ran at the same time.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            ops_per_s: self.ops_per_s + other.ops_per_s,
+            one_ops_per_s: self.one_ops_per_s + other.one_ops_per_s,
+        }
+    }
 }
 
 /// The median of a number that was measured several times, and its bounds.

@@ -63,8 +63,9 @@ pub struct Object {
     /// Null for a store without a server.
     server_cpu_s: Option<f64>,
     client_cpu_s: f64,
-    /// Operations a second of the bare loop, the best with prefetching and the one without: the
-    /// medians of the turns. Null where there is no bare loop.
+    /// Operations a second of the bare loop, the best with prefetching and the one without; over
+    /// TCP, with as many messages under way as the operations have, and with one: the medians of
+    /// the turns. Null where there is no bare loop.
     limit_ops_per_s: Option<f64>,
     limit_one_ops_per_s: Option<f64>,
     /// The share of `limit_ops_per_s` that the workload reached in the same turn: the median of the
@@ -90,6 +91,10 @@ pub struct Object {
     profile: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     connections: Option<Connections>,
+    /// Clients reached the memory of their own node over the network, too; left out if they did
+    /// not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    far: Option<bool>,
     /// Requests that each worker answered, if that is known; else left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     ops_of_workers: Option<Vec<u64>>,
@@ -182,6 +187,7 @@ impl Object {
             read_mode: if in_place { spec.read_mode } else { ReadMode::Copy },
             profile: is_simulated.then(|| spec.hardware.profile().name),
             connections: is_simulated.then_some(spec.connections),
+            far: (is_loch && spec.far).then_some(true),
             ops_of_workers: measured.ops_of_workers.clone(),
             tuning: measured.tuning,
         }
@@ -251,7 +257,7 @@ pub fn put_out(bytes: &[u8]) -> io::Result<()> {
 fn heading(spec: &Spec) -> String {
     format!(
         "{} records of {} B keys and {} B values, {} % GETs, {};\n\
-         {}, {} client{} of {} lane{}{}{}{}",
+         {}, {} client{} of {} lane{}{}{}{}{}",
         grouped(spec.records as f64),
         spec.key_size,
         spec.value_size,
@@ -266,6 +272,7 @@ fn heading(spec: &Spec) -> String {
         plural(u64::from(spec.clients)),
         spec.lanes,
         plural(spec.lanes as u64),
+        if spec.far { ", far from all memory" } else { "" },
         match spec.read_mode {
             ReadMode::Pin => ", values read in place",
             ReadMode::Copy => "",

@@ -71,6 +71,8 @@ pub struct Spec {
     pub connections: Connections,
     /// Whether nodes encrypt the connections of clients.
     pub encrypt: bool,
+    /// Whether clients reach the memory of their own node over the network, too.
+    pub far: bool,
     /// Whether outstanding operations are handed over as batches.
     pub batch_api: bool,
     /// How values are read.

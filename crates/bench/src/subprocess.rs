@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::error::BenchError;
 use crate::process::tie_to_parent;
 use crate::target::System;
-use crate::{hogs, worker};
+use crate::{echo, hogs, worker};
 
 /// A part of the bench that is a process of its own.
 #[derive(Debug, Subcommand)]
@@ -24,6 +24,13 @@ pub enum Subprocess {
     /// A busy loop
     #[command(name = "bench-hog", hide = true)]
     Hog {
+        /// Its bench's process
+        #[arg(long)]
+        parent: u32,
+    },
+    /// The other end of the bare loop over TCP
+    #[command(name = "bench-echo", hide = true)]
+    Echo {
         /// Its bench's process
         #[arg(long)]
         parent: u32,
@@ -57,6 +64,10 @@ impl Subprocess {
             Subprocess::Hog { parent } => {
                 tie_to_parent(parent, Signal::KILL)?;
                 hogs::spin()
+            }
+            Subprocess::Echo { parent } => {
+                tie_to_parent(parent, Signal::KILL)?;
+                echo::serve()
             }
             Subprocess::Exec { parent, gently, command } => {
                 tie_to_parent(parent, if gently { Signal::TERM } else { Signal::KILL })?;

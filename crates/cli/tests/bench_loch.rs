@@ -68,6 +68,22 @@ fn one_lane_one_client_more_nodes_than_clients() {
 }
 
 #[test]
+fn over_tcp_operations_are_compared_with_messages_of_their_lengths() {
+    for engine in ["nessie", "kv-direct"] {
+        let line = format!("--engine {engine} --fabric tcp --far on --records 2000 --seconds 1");
+        let object = object("far", &format!("{line} --clients 2"));
+        let [far, fabric] = ["far", "fabric"].map(|field| &object[field]);
+        assert_eq!((far, fabric), (&Value::from(true), &Value::from("tcp")), "{object}");
+        assert_eq!((&object["gets"], &object["errors"]), (&object["get_hits"], &Value::from(0)));
+        let limit = |field: &str| number(&object, &format!("limit_{field}"));
+        assert!(limit("ops_per_s") >= limit("one_ops_per_s"), "{object}");
+        assert!(limit("one_ops_per_s") > 100.0 && limit("share") > 0.0, "{object}");
+    }
+    let near = object("near", "--fabric tcp --records 2000 --seconds 1");
+    assert!(near["limit_ops_per_s"].is_null() && near.get("far").is_none(), "{near}");
+}
+
+#[test]
 fn an_open_loop_does_what_is_wanted_and_no_more() {
     let line = "--engine nessie-server --records 2000 --seconds 1";
     let object = object("open", &format!("{line} --rate 1000"));

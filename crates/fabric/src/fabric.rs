@@ -311,6 +311,12 @@ pub trait Fabric {
     /// Whether `region` is mapped into this process, so that the `store` family may be used on it.
     fn is_mapped(&self, region: RegionId) -> bool;
 
+    /// Whether the endpoint reaches its home region over the network, as it does others, although
+    /// it is mapped: then a message for a worker there is a WRITE and not a store.
+    fn is_far(&self) -> bool {
+        false
+    }
+
     /// Copies `parts`, one after the other, into a mapped region by CPU stores, in any order.
     fn store(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<()>;
 

@@ -45,6 +45,7 @@ pub use counters::{Counters, Verb, VerbCount};
 pub use error::{FabricError, Result};
 pub use fabric::{Atomics, Caps, Chase, Fabric, RoundTrip, Step, Swap, Validation};
 pub use fork::ForkMark;
+pub use idle::Idle;
 pub use messages::{MessageAddress, Messages, UnreliableWrites};
 pub use prefetch::{prefetch_index, prefetch_read};
 pub use rate_limit::RateLimit;

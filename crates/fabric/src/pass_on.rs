@@ -110,6 +110,7 @@ macro_rules! pass_on {
     (@ is_mapped $to:ident) => {
         $crate::pass_on!(# $to is_mapped(region: $crate::RegionId) -> bool);
     };
+    (@ is_far $to:ident) => { $crate::pass_on!(# $to is_far() -> bool); };
     (@ store $to:ident) => {
         $crate::pass_on!(# $to store(at: $crate::RemoteAddr, parts: &[&[u8]])
             -> $crate::Result<()>);

@@ -40,6 +40,8 @@ enum Over {
     Tcp,
     /// The same, and the connections are encrypted.
     EncryptedTcp,
+    /// Each client reaches the memory of all nodes over TCP, also that of its own.
+    Far,
 }
 
 const MIB: u64 = 1 << 20;
@@ -142,8 +144,8 @@ impl Kind {
                 let (nodes, cluster) = (config.nodes, Cluster::embedded(config).unwrap());
                 (0..nodes).map(|home| cluster.with_home(home.into()).unwrap()).collect()
             }
-            Over::Tcp => over_tcp(&config, false),
-            Over::EncryptedTcp => over_tcp(&config, true),
+            Over::Tcp | Over::EncryptedTcp => over_tcp(&config, config.nodes.max(2), self.over),
+            Over::Far => over_tcp(&config, config.nodes, self.over),
         }
     }
 
@@ -170,12 +172,12 @@ thread_local! {
 }
 
 /// The same over TCP on the loopback, with nodes as threads of this process.
-fn over_tcp(config: &EmbeddedConfig, encrypt: bool) -> Vec<Cluster> {
+fn over_tcp(config: &EmbeddedConfig, nodes: u16, over: Over) -> Vec<Cluster> {
     let dir = tempfile::tempdir().unwrap();
     let secret = dir.path().join("secret");
     std::fs::write(&secret, "of all nodes of the test").unwrap();
     std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
-    let addresses: Vec<_> = (0..config.nodes.max(2)).map(|_| free_address()).collect();
+    let addresses: Vec<_> = (0..nodes).map(|_| free_address()).collect();
     let start = |(node, address): (usize, &String)| {
         Node::start(NodeConfig {
             name: format!("n{node}"),
@@ -186,7 +188,7 @@ fn over_tcp(config: &EmbeddedConfig, encrypt: bool) -> Vec<Cluster> {
             listen: Some(address.clone()),
             cluster: addresses.iter().map(PathBuf::from).collect(),
             secret: Some(secret.clone()),
-            encrypt,
+            encrypt: over == Over::EncryptedTcp,
             sessions: config.sessions,
             tables: config.tables.clone(),
             ..NodeConfig::default()
@@ -196,6 +198,7 @@ fn over_tcp(config: &EmbeddedConfig, encrypt: bool) -> Vec<Cluster> {
     let options = ConnectOptions {
         connect_timeout: Duration::from_secs(60),
         operation_timeout: config.operation_timeout,
+        far: over == Over::Far,
         ..ConnectOptions::default()
     };
     let connect = |node: &Node| Cluster::connect_with(node.socket(), options.clone()).unwrap();
@@ -702,7 +705,7 @@ mod over_tcp {
     use super::{Kind, Over};
 
     /// All engines that are reached over a network.
-    fn kinds() -> impl Iterator<Item = Kind> {
+    pub fn kinds() -> impl Iterator<Item = Kind> {
         let mut kinds: Vec<_> = super::KINDS.into_iter().chain(super::others()).collect();
         kinds.retain(|kind| !kind.is_local);
         kinds.into_iter().map(|kind| Kind { over: Over::Tcp, ..kind })
@@ -724,4 +727,37 @@ mod over_encrypted_tcp {
     suite!(kinds(); values_of_every_length_come_back_whole numbers_are_added_to
         many_at_a_time_come_back_in_order batches_do_what_single_operations_do
         threads_at_several_nodes_see_one_table a_session_is_used_again_by_the_next_client);
+}
+
+mod far {
+    use super::{Kind, Over};
+
+    fn kinds() -> impl Iterator<Item = Kind> {
+        super::over_tcp::kinds().map(|kind| Kind { over: Over::Far, ..kind })
+    }
+
+    suite!(kinds());
+
+    /// Nothing that a client reads or changes is near, though its node is the only one.
+    #[test]
+    fn no_verb_is_local() {
+        for kind in kinds() {
+            let table = kind.open();
+            let carried = || table.bytes_carried().unwrap();
+            for i in 0..50u64 {
+                let key = i.to_le_bytes();
+                let before = (table.counters().verbs, carried());
+                table.put(&key, &[7; 100]).unwrap();
+                assert_eq!(super::bytes(&table, &key), Some(vec![7; 100]));
+                assert!(table.delete(&key).unwrap() && !table.contains(&key).unwrap());
+                let did = table.counters().verbs - before.0;
+                assert_eq!((did.verbs, did.bytes), (did.remote_verbs, did.remote_bytes));
+                let has_gone_far = did.verbs >= 4 && did.round_trips >= 4 && did.bytes >= 200;
+                assert!(has_gone_far, "{}: {did:?}", kind.engine);
+                let [sent, received] = carried();
+                let [sent_before, received_before] = before.1;
+                assert!(sent > sent_before && received >= received_before + 100);
+            }
+        }
+    }
 }

@@ -73,6 +73,8 @@ fn errors_name_the_option_and_the_way_out() {
         ("--rate 10 --fabric sim", "--rate", "drop it"),
         ("--rate 10 --peer redis", "--rate", "--peer"),
         ("--rate 0 --ops 10", "--rate", "--seconds"),
+        ("--far on", "--far", "--fabric tcp"),
+        ("--far on --fabric sim", "--far", "--fabric tcp"),
     ] {
         let error = spec(line).expect_err(line);
         assert!(error.contains(option) && error.contains(way_out), "{line}: {error}");

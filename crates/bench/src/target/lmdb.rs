@@ -55,7 +55,7 @@ impl Home {
 
 impl Service for Home {
     fn endpoint(&self) -> Endpoint {
-        Endpoint { paths: vec![PathBuf::from(self.dir.path())] }
+        Endpoint::new(vec![PathBuf::from(self.dir.path())])
     }
 
     fn cpu_seconds(&self) -> Option<f64> {

@@ -48,7 +48,7 @@ impl Nowhere {
 
 impl Service for Nowhere {
     fn endpoint(&self) -> Endpoint {
-        Endpoint { paths: Vec::new() }
+        Endpoint::default()
     }
 
     fn cpu_seconds(&self) -> Option<f64> {

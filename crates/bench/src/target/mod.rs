@@ -17,6 +17,7 @@ mod server;
 pub mod starting;
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -108,10 +109,20 @@ pub trait Service {
 }
 
 /// How a client reaches a store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Sockets of the servers, or the directory of an embedded store.
     pub paths: Vec<PathBuf>,
+    /// Where the other ends of the bare loop listen: one for each node of Loch that is reached over
+    /// TCP.
+    pub echoes: Vec<SocketAddr>,
+}
+
+impl Endpoint {
+    /// Of a store that is not reached over Loch's fabric `tcp`.
+    pub fn new(paths: Vec<PathBuf>) -> Self {
+        Self { paths, ..Self::default() }
+    }
 }
 
 /// A client's connection to a store, used by one thread.
@@ -158,8 +169,10 @@ pub trait Target {
         Ok(None)
     }
 
-    /// The rates of bare single-thread loops of the memory accesses that GETs of the keys of
-    /// `trace` cannot avoid, over this store's own memory. Each call goes on in the trace.
+    /// The rates of bare loops. Where the store's memory is mapped, they are single-thread loops
+    /// of the memory accesses that GETs of the keys of `trace` cannot avoid, and each call goes on
+    /// in the trace. Over TCP they exchange messages like those of the workload's operations, and
+    /// all clients are asked at once.
     fn limits(&mut self, _workload: &Workload, _trace: &Trace) -> Result<Option<Limits>> {
         Ok(None)
     }

@@ -149,7 +149,7 @@ impl ServerSetup {
 
 impl Service for Server {
     fn endpoint(&self) -> Endpoint {
-        Endpoint { paths: vec![self.place.clone()] }
+        Endpoint::new(vec![self.place.clone()])
     }
 
     fn cpu_seconds(&self) -> Option<f64> {

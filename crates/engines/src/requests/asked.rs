@@ -74,7 +74,7 @@ impl<P, R> Requester<P, R> {
                 let mut polls = 0u32;
                 let look = || self.look(fabric, &asked.expected, &mut polls, again, &mut buf);
                 if let Some(head) = self.until(fabric, true, look).await? {
-                    match self.answered(&asked, head) {
+                    match self.answered(fabric, &asked, head) {
                         None => {
                             return self.finish(to, Reply { head, message: buf }).and_then(read);
                         }
@@ -211,13 +211,13 @@ impl<P, R> Requester<P, R> {
     /// Takes note of the worker that replied. A worker that says that it is another incarnation did
     /// not execute the request. The result then says whether an incarnation before it may have.
     #[inline]
-    fn answered<F>(&self, asked: &Asked<'_>, head: ReplyHead) -> Option<bool>
+    fn answered<F>(&self, fabric: &F, asked: &Asked<'_>, head: ReplyHead) -> Option<bool>
     where
         F: Fabric,
         R: ReplyPath<F>,
     {
         self.rings.found();
-        let is_remote = asked.slot.0.region() != self.home;
+        let is_remote = asked.slot.0.region() != self.home || fabric.is_far();
         let ways = Paths { request: asked.way, reply_by_send: R::BY_SEND, is_remote };
         self.counts.count(&asked.ticket, &head, ways);
         let renewed = head.short.stale();
@@ -239,7 +239,7 @@ impl<P, R> Requester<P, R> {
     #[inline]
     fn belief<F: Fabric>(&self, fabric: &F, line: &Line, to: WorkerId) -> Result<u32, EngineError> {
         let word = self.map.incarnation_addr(to);
-        if fabric.is_mapped(word.region()) {
+        if fabric.is_mapped(word.region()) && !fabric.is_far() {
             let known = fabric.load(word)? as u32;
             if known != 0 || planted::is(Bug::NobodyBelieved) {
                 line.believe(known);

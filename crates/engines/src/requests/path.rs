@@ -112,7 +112,7 @@ pub(super) async fn write<F: Fabric>(
 ) -> (Buf, Result<Sent, FabricError>) {
     debug_assert!(message.len() <= bytes as usize, "a slot has room for its longest message");
     let at = mapped::start_of(slot, bytes, message.len());
-    if slot.region() == home {
+    if slot.region() == home && !fabric.is_far() {
         let done = fabric.store(at, &[&message]);
         return (message, done.map(|()| Sent::Written));
     }
@@ -161,7 +161,7 @@ impl<F: UnreliableWrites> RequestPath<F> for ByUnreliableWrite {
         message: Buf,
     ) -> (Buf, Result<Sent, FabricError>) {
         let at = mapped::start_of(slot, bytes, message.len());
-        let done = if slot.region() == self.home {
+        let done = if slot.region() == self.home && !fabric.is_far() {
             fabric.store(at, &[&message])
         } else {
             fabric.write_unreliable(at, &message)

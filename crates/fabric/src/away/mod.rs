@@ -1,5 +1,5 @@
 //! An endpoint of which one region is mapped, the home region, and which reaches all others by a
-//! [`Carrier`]: a network.
+//! [`Carrier`]: a network. For measurements it can reach the home region by the network, too.
 //!
 //! A verb is checked against the rights that the peer has told, so that a mistake is an error and
 //! costs no connection (`keys.rs`); it becomes an operation, which holds its buffer until it is
@@ -8,6 +8,7 @@
 pub(crate) mod keys;
 pub(crate) mod ops;
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -90,6 +91,8 @@ pub(crate) struct Away<C> {
     /// The mapped region, the clock, and the counters.
     pub local: ShmEndpoint,
     pub carrier: Arc<Mutex<C>>,
+    /// Whether verbs reach the home region over the network, too.
+    pub is_far: Cell<bool>,
 }
 
 /// An operation that a future waits for. If this is dropped before the operation is over, the
@@ -104,7 +107,7 @@ type Refusal = (Buf, FabricError);
 
 impl<C: Carrier> Away<C> {
     pub fn new(local: ShmEndpoint, home: RegionId, carrier: Arc<Mutex<C>>) -> Self {
-        Self { home, local, carrier }
+        Self { home, local, carrier, is_far: Cell::new(false) }
     }
 
     /// The carrier. Only this endpoint's thread, and nobody for long, holds it.
@@ -123,8 +126,9 @@ impl<C: Carrier> Away<C> {
         is_lane
     }
 
+    #[inline]
     fn is_home(&self, at: RemoteAddr) -> bool {
-        at.region() == self.home
+        at.region() == self.home && !self.is_far.get()
     }
 
     fn count(&self, verb: Verb, at: RemoteAddr, bytes: usize) {

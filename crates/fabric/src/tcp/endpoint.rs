@@ -51,6 +51,18 @@ impl TcpEndpoint {
         self.away.carrier().pushed.replies
     }
 
+    /// From now on the endpoint reaches its home region over a connection, too: for measurements
+    /// of what a client does that is far from its data. What the processor stores and loads there
+    /// is not affected.
+    pub fn go_far(&self) {
+        self.away.is_far.set(true);
+    }
+
+    /// Bytes that the endpoint's connections have sent, and received.
+    pub fn bytes_carried(&self) -> [u64; 2] {
+        self.away.carrier().bytes_carried()
+    }
+
     /// The messages over the endpoint's connections.
     pub fn messages(&self) -> TcpMessages {
         TcpMessages::new(self.away.carrier.clone())
@@ -141,8 +153,15 @@ impl Fabric for TcpEndpoint {
         }
     }
 
+    fn is_far(&self) -> bool {
+        self.away.is_far.get()
+    }
+
+    /// What is WRITTEN over a connection rings by itself.
     fn ring(&self, bells: &[RemoteAddr]) {
-        self.away.local.ring(bells);
+        if !self.is_far() {
+            self.away.local.ring(bells);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::CAPS;
 use super::link::{Flight, Link, Lost, Then};
 use super::pushed::{Pushed, TcpWorker};
+use super::socket;
 use super::stream::Halves;
 use crate::away::keys::{Keys, Remote};
 use crate::away::ops::{OpId, Ops};
@@ -108,6 +109,12 @@ impl Engine {
             self.progress(false);
             std::thread::yield_now();
         }
+    }
+
+    /// Bytes that the connections which are there have sent, and received.
+    pub fn bytes_carried(&self) -> [u64; 2] {
+        let carried = self.links().filter_map(|link| socket::carried(link.socket()).ok());
+        carried.fold([0; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]])
     }
 
     fn way(&self, region: RegionId) -> Option<&Way> {

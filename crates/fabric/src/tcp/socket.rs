@@ -61,6 +61,25 @@ pub(super) fn shut_down(socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::net::shutdown(socket, rustix::net::Shutdown::Both)
 }
 
+/// Bytes that a connection has sent and the other end has confirmed, and that it has received, as
+/// the system counts them.
+pub(super) fn carried(socket: BorrowedFd<'_>) -> io::Result<[u64; 2]> {
+    // `struct tcp_info` of linux/tcp.h, up to `tcpi_bytes_received`, in words: 104 bytes of other
+    // facts, two rates, and then these two counts.
+    let mut info = [0u64; 17];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    // SAFETY: the pointer is that of an array of `len` bytes that is borrowed for the call.
+    let got = unsafe {
+        let into = info.as_mut_ptr().cast();
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut len)
+    };
+    match got {
+        0 => Ok([info[15], info[16]]),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Receives into a region.
 ///
 /// # Panics

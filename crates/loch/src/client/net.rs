@@ -51,6 +51,11 @@ pub(crate) trait Network: Net {
         error: Option<&EngineError>,
     ) -> bool;
 
+    /// Bytes that the client's connections have sent, and received, if they are counted.
+    fn bytes_carried(_endpoint: &Self::Direct) -> Option<[u64; 2]> {
+        None
+    }
+
     /// Explains an error that was caused by a missing connection.
     fn explain(endpoint: &Self::Direct, error: FabricError) -> Option<Error>;
 }

@@ -89,6 +89,9 @@ pub(crate) trait Operations: Send {
     /// As [`Table::counters`](crate::Table::counters).
     fn counters(&self) -> Counters;
 
+    /// As [`Table::bytes_carried`](crate::Table::bytes_carried).
+    fn bytes_carried(&self) -> Option<[u64; 2]>;
+
     /// The number of requests that the client can have under way at all workers together; 0 if no
     /// worker serves the table.
     fn request_slots(&self) -> usize;

@@ -18,6 +18,9 @@ pub struct ConnectOptions {
     /// Enter all memory into this process's page tables at once (and ask for huge pages), so that
     /// first accesses do not fault one by one. It costs milliseconds for each GiB. Default no.
     pub populate: bool,
+    /// Reach the memory of the home node over the network too, if that is TCP, as the memory of
+    /// other nodes: for measurements of clients that are not beside the data. Default no.
+    pub far: bool,
     /// The limits of each table's cache, for engines with a cache.
     pub cache: CacheLimits,
     /// The most operations that a client of a `kv-direct` table packs into one packet: operations
@@ -32,6 +35,7 @@ impl Default for ConnectOptions {
             connect_timeout: CONNECT_TIMEOUT,
             operation_timeout: OPERATION_TIMEOUT,
             populate: false,
+            far: false,
             cache: CacheLimits::default(),
             batch: BATCH_DEFAULT,
         }

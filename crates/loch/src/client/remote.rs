@@ -113,6 +113,10 @@ impl<M: Opened> Network for Remote<M> {
         endpoint.links().goes_on(endpoint.endpoint(), attempts, error).await
     }
 
+    fn bytes_carried(endpoint: &ClientEndpoint<M>) -> Option<[u64; 2]> {
+        M::bytes_carried(endpoint.endpoint())
+    }
+
     fn explain(endpoint: &ClientEndpoint<M>, error: FabricError) -> Option<Error> {
         endpoint.links().explain(error)
     }
@@ -184,6 +188,9 @@ impl<M: Medium> Connector<M> {
         let (home, memory) = (attachment.home(), memory.clone());
         let own = memory.nodes[home].as_ref().expect("the home node is known");
         let endpoint = medium.endpoint(own)?;
+        if options.far {
+            M::go_far(&endpoint);
+        }
         let (session, endpoint_number) = table_session.caller();
         let requests = own.parts(table.number).and_then(|parts| parts.requests().cloned());
         if let (Some(requests), Some((slot, _))) = (requests, session) {

@@ -384,6 +384,10 @@ where
         }
     }
 
+    fn bytes_carried(&self) -> Option<[u64; 2]> {
+        N::bytes_carried(self.client.direct())
+    }
+
     fn request_slots(&self) -> usize {
         self.request_slots
     }

@@ -79,7 +79,7 @@ impl<E: WhileWaiting, M> Yielding<E, M> {
 impl<E: WhileWaiting, M> Fabric for Yielding<E, M> {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read chase read_many read_word_and_bytes
-        compare_swap compare_swap_many fetch_add is_mapped store_before
+        compare_swap compare_swap_many fetch_add is_mapped is_far store_before
         store_after announce load load_bytes reload
         will_read will_store raw posted is_settled now_us wall_ms random ring
         is_core_wanted => endpoint

@@ -38,6 +38,14 @@ pub(crate) trait Medium: Clone + Send + Sync + 'static {
     /// the bytes of these slots.
     fn take_replies(&self, _endpoint: &Self::Endpoint, _at: RemoteAddr, _len: u32) {}
 
+    /// From now on the endpoint reaches its home region over the network, too, if the fabric can.
+    fn go_far(_endpoint: &Self::Endpoint) {}
+
+    /// Bytes that the endpoint's connections have sent, and received, if they are counted.
+    fn bytes_carried(_endpoint: &Self::Endpoint) -> Option<[u64; 2]> {
+        None
+    }
+
     /// Whether a client of a table has a connection of its own for WRITEs that may get lost.
     fn writes_unreliably(_memory: &ClusterMemory, _table: usize) -> bool {
         false
@@ -108,7 +116,7 @@ impl<M: Medium, L> Fabric for Linked<M, L> {
     loch_fabric::pass_on!(
         caps counters read_words read_bucket read chase read_many read_word_and_bytes
         compare_swap compare_swap_many fetch_add write_unsignaled
-        write is_mapped store_before store_after announce
+        write is_mapped is_far store_before store_after announce
         load load_bytes reload will_read will_store raw posted is_settled now_us wall_ms random
         pause poll_wait yield_now store ring
         => endpoint

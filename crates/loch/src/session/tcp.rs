@@ -41,6 +41,14 @@ impl Medium for Tcp {
         endpoint.take_replies(Replies { at, len });
     }
 
+    fn go_far(endpoint: &TcpEndpoint) {
+        endpoint.go_far();
+    }
+
+    fn bytes_carried(endpoint: &TcpEndpoint) -> Option<[u64; 2]> {
+        Some(endpoint.bytes_carried())
+    }
+
     fn offer(&self, endpoint: &TcpEndpoint, _: &Member, _: bool) -> Result<Value> {
         let replies = endpoint.replies().map(|replies| replies.at.offset());
         Ok(serde_json::to_value(TcpOffer { replies }).expect("an offer is plain data"))

@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,8 +16,10 @@ use loch::lanes::block_on;
 use loch::{Cluster, ConnectOptions, Error, Pinned, Table, VerbCount, Version};
 use loch_engines::Kv;
 use loch_engines::kv::OneOf;
+use quanta::Clock;
 
 use super::batch;
+use super::exchange::{COUNTED, Counts, Traffic as Exchanged};
 use super::homes::Homes;
 use super::lane::{
     LOAD_BATCH, LOAD_LANES_MIN, Lane, OPERATION_LIMIT, Store, load_batch, operate, time_every,
@@ -51,6 +54,10 @@ pub struct Client {
     read_mode: ReadMode,
     /// Where the bare loops are in the trace.
     cursor: limit::Cursor,
+    /// The other end of the bare loop over TCP, if there is one.
+    echo: Option<SocketAddr>,
+    /// What an operation takes of the connections, once that was counted.
+    exchanged: Option<Option<Exchanged>>,
     /// Whether no operation of the run changes the table.
     is_at_rest: bool,
     /// Why the last refused operation of a run was refused.
@@ -65,7 +72,7 @@ impl Client {
         let name = spec.attach.as_ref().map_or(TABLE, |attach| &attach.table);
         let table = open(&endpoint.paths[homes.home], name, &options);
         let table = table.map_err(lost(engine, "connect"))?;
-        let sockets = endpoint.paths.clone();
+        let (sockets, home) = (endpoint.paths.clone(), homes.home);
         let time_every = if spec.fabric.is_network() { 1 } else { time_every(spec) };
         // GETs and PUTs of different batches would wait for each other's messages: in lanes they
         // share a message.
@@ -80,6 +87,8 @@ impl Client {
             batches: spec.batches() && table.takes_batches() && !is_split,
             read_mode: spec.read_mode,
             cursor: limit::Cursor::default(),
+            echo: endpoint.echoes.get(home).copied(),
+            exchanged: None,
             is_at_rest: spec.reads == 1.0 && spec.attach.is_none(),
             refusal: None,
             table,
@@ -97,6 +106,30 @@ impl Client {
         let done = block_on(operate(store, run, self.lanes, sums));
         let refusal = done.map_err(lost(self.engine, action))?;
         Ok(refusal.map(|error| error.to_string()))
+    }
+}
+
+impl Client {
+    /// The rates of the bare loop over TCP.
+    fn limits_of_exchange(&mut self, workload: &Workload, trace: &Trace) -> Result<Option<Limits>> {
+        let Some(address) = self.echo else { return Ok(None) };
+        let exchanged = match self.exchanged {
+            Some(known) => known,
+            None => *self.exchanged.insert(self.count_exchanged(workload, trace)?),
+        };
+        let limits = exchanged.map(|traffic| traffic.limits(self.lanes, address));
+        limits.transpose().map_err(lost(self.engine, "run the bare loop"))
+    }
+
+    /// Counts what some operations take of the client's connections.
+    fn count_exchanged(&self, workload: &Workload, trace: &Trace) -> Result<Option<Exchanged>> {
+        let Some(before) = Counts::of(&self.table) else { return Ok(None) };
+        let clock = Clock::new();
+        let run = Run::begin(workload, trace, &clock, 0, COUNTED, u32::MAX);
+        self.operate(&TableLanes(&self.table), &run, None, "count an operation")?;
+        let (_, tally, ..) = run.end();
+        let after = Counts::of(&self.table);
+        Ok(after.and_then(|after| Exchanged::between(before, after, tally.gets + tally.puts)))
     }
 }
 
@@ -162,9 +195,12 @@ impl Target for Client {
         Ok(Some(sum.get()))
     }
 
-    /// There is none for a table whose clients do not do all work themselves in mapped memory.
+    /// There is none for tables of mapped memory whose clients do not do all work themselves, for
+    /// tables over verbs, and for clusters that are not the bench's own.
     fn limits(&mut self, workload: &Workload, trace: &Trace) -> Result<Option<Limits>> {
-        let Some(client) = self.table.mapped() else { return Ok(None) };
+        let Some(client) = self.table.mapped() else {
+            return self.limits_of_exchange(workload, trace);
+        };
         let reach = (&**client.map(), client.fabric());
         let limits = limit::limits(reach, workload, trace, &mut self.cursor, self.is_at_rest);
         limits.map_err(lost(self.engine, "measure the bare loops"))
@@ -177,6 +213,7 @@ fn connect_options(spec: &Spec) -> ConnectOptions {
         connect_timeout: CONNECT_LIMIT,
         operation_timeout: OPERATION_LIMIT,
         populate: true,
+        far: spec.far,
         cache: spec.table.cache_limits(),
         batch: spec.servers.batch,
         ..ConnectOptions::default()

@@ -125,7 +125,7 @@ fn process_at(socket: &Path) -> Option<u32> {
 
 impl Service for Attached {
     fn endpoint(&self) -> Endpoint {
-        Endpoint { paths: vec![self.socket.clone()] }
+        Endpoint::new(vec![self.socket.clone()])
     }
 
     fn cpu_seconds(&self) -> Option<f64> {

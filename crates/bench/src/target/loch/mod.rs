@@ -3,7 +3,8 @@
 //! The bench's process owns the nodes ([`nodes`]), whose memory is planned for the workload
 //! ([`plan`]). Each client's process attaches and runs its lanes through the public API, as
 //! programs do ([`api`]), and counts the traffic of operations ([`traffic`]). One of them times the
-//! memory accesses that no GET can avoid ([`limit`]).
+//! memory accesses that no GET can avoid ([`limit`]); over TCP each of them exchanges messages like
+//! those of its operations with a process that does nothing else ([`exchange`]).
 //!
 //! A cluster can also be one that is not the bench's own ([`attached`]), or be over verbs
 //! ([`network`]). [`available`] lists the engines that can be measured.
@@ -15,6 +16,7 @@ mod api;
 mod attached;
 mod available;
 mod batch;
+mod exchange;
 mod homes;
 pub mod lane;
 mod limit;

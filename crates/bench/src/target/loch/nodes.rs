@@ -17,6 +17,7 @@ use loch::{FabricKind, NodeConfig};
 use tempfile::TempDir;
 
 use super::{network, plan};
+use crate::echo::Echo;
 use crate::error::TargetError;
 use crate::memory::{check_nodes, memory_dir};
 use crate::process::{Owned, cpu_seconds, own_command};
@@ -35,6 +36,8 @@ const STOP_POLL: Duration = Duration::from_millis(2);
 pub struct Nodes {
     processes: Vec<Owned>,
     sockets: Vec<PathBuf>,
+    /// One for each node, if clients reach nodes over TCP. They sleep while nothing is exchanged.
+    echoes: Vec<Echo>,
     _dir: TempDir,
 }
 
@@ -58,8 +61,11 @@ impl Nodes {
         }
         let bytes: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
         check_nodes(spec.nodes, bytes)?;
-        let sockets = configs.iter().map(|config| config.socket.clone());
-        let mut nodes = Nodes { processes: Vec::new(), sockets: sockets.collect(), _dir: dir };
+        let sockets = configs.iter().map(|config| config.socket.clone()).collect();
+        let of_each = if spec.fabric == Fabric::Tcp { configs.len() } else { 0 };
+        let echoes = (0..of_each).map(|_| Echo::start()).collect::<io::Result<_>>();
+        let echoes = echoes.map_err(failed)?;
+        let mut nodes = Nodes { processes: Vec::new(), sockets, echoes, _dir: dir };
         for config in &configs {
             nodes.processes.push(start(config).map_err(failed)?);
         }
@@ -79,7 +85,10 @@ impl Nodes {
 
 impl Service for Nodes {
     fn endpoint(&self) -> Endpoint {
-        Endpoint { paths: self.sockets.clone() }
+        Endpoint {
+            paths: self.sockets.clone(),
+            echoes: self.echoes.iter().map(|echo| echo.address).collect(),
+        }
     }
 
     fn cpu_seconds(&self) -> Option<f64> {

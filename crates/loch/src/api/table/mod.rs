@@ -460,6 +460,13 @@ impl Table {
         self.operations().counters()
     }
 
+    /// The bytes that this table's connections have sent and received since they were made, for
+    /// measurements. Only the fabric `tcp` counts them.
+    #[doc(hidden)]
+    pub fn bytes_carried(&self) -> Option<[u64; 2]> {
+        self.operations().bytes_carried()
+    }
+
     /// The client of a table of nessie whose memory is all mapped: for measurements of that memory.
     #[doc(hidden)]
     pub fn mapped(&self) -> Option<&AnyClient<ShmEndpoint>> {
