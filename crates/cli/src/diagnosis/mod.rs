@@ -1,8 +1,9 @@
 //! `loch doctor`: finds out what this machine can do.
 //!
 //! Facts come from files below a root (`host.rs`, `rdma.rs`, `modules.rs`), from the RDMA library
-//! (`card.rs`), from trials (`self_test/`), and from the nodes of a cluster (`nodes.rs`). They become findings (`finding.rs`). A problem is a
-//! finding that keeps the requested fabric from working.
+//! (`card.rs`), from trials (`self_test/`), and from the nodes of a cluster (`nodes.rs`). They
+//! become findings (`finding.rs`). A problem is a finding that keeps the requested fabric from
+//! working.
 
 #[cfg(feature = "verbs")]
 mod card;

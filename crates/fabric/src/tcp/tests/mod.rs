@@ -1,5 +1,6 @@
 //! What a node's agent does with clients that are hostile, broken or gone.
 
+mod hostile;
 mod promises;
 mod sealed;
 mod workers;
@@ -304,6 +305,23 @@ fn strangers_do_not_keep_clients_out() {
     let _strangers: Vec<_> = (0..300).map(|_| node.stranger()).collect();
     let (_accepted, endpoint) = node.endpoint();
     assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), Ok(0));
+}
+
+#[test]
+fn all_threads_of_an_agent_serve_clients() {
+    let node = Node::of(AgentOptions { threads: 2, ..AgentOptions::default() });
+    let clients: Vec<_> = (0..5).map(|_| node.endpoint()).collect();
+    std::thread::scope(|scope| {
+        for (accepted, endpoint) in clients {
+            scope.spawn(move || {
+                let _accepted = accepted;
+                for _ in 0..1000 {
+                    block_on(endpoint.fetch_add(at(64), 1)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(node.word(64), 5000, "atomics of different threads are atomic");
 }
 
 #[test]
