@@ -281,8 +281,10 @@ mod tests {
         let text = "name = \"a\"\nmemory = \"1GiB\"\nsessions = 7\n\
                     [[table]]\nname = \"t\"\nways = 2\n[[table]]\nname = \"u\"\n";
         std::fs::write(&file, text).unwrap();
-        let line = format!("--config {} --memory 2GiB --table t --table v", file.display());
+        let line =
+            format!("--config {} --memory 2GiB --encrypt --table t --table v", file.display());
         let config = config(&line).unwrap();
+        assert!(config.encrypt);
         assert_eq!(config.name, "a");
         assert_eq!(config.memory, ByteSize::new(2 << 30));
         assert_eq!(config.sessions, 7);

@@ -130,6 +130,18 @@ fn an_agent_that_does_not_encrypt_says_so() {
     assert_eq!(node.greeted(answer.token).1, Ok(()), "the token is still good");
 }
 
+#[test]
+fn a_client_does_what_each_node_asks_for() {
+    let (plain, encrypting) = (Node::new(), encrypting());
+    let (_accepted, endpoint) = plain.endpoint();
+    let other = RegionId(2);
+    let (_other, answer) = encrypting.agent.accept(client(&all(Access::Full))).unwrap();
+    endpoint.connect(other, BYTES, encrypting.agent.address(), &answer, PATIENCE).unwrap();
+    assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), Ok(0));
+    assert_eq!(block_on(endpoint.fetch_add(RemoteAddr::new(other, 0), 2)), Ok(0));
+    assert_eq!((plain.word(0), encrypting.word(0)), (1, 2));
+}
+
 /// Everybody on the way sees the token.
 #[test]
 fn a_token_without_its_key_opens_nothing_and_stays_good() {
