@@ -75,13 +75,11 @@ impl FuzzAgent {
             if sent.is_empty() {
                 sent = pieces.next().unwrap_or_default();
             }
-            match sent.is_empty() {
-                true => _ = theirs.shutdown(std::net::Shutdown::Write),
-                false => match halves.outward.send(theirs.as_fd(), sent) {
-                    Ok(Moved::Bytes(count)) => sent = &sent[count..],
-                    // The node has to take something first.
-                    _ => (),
-                },
+            if sent.is_empty() {
+                let _ = theirs.shutdown(std::net::Shutdown::Write);
+            } else if let Ok(Moved::Bytes(count)) = halves.outward.send(theirs.as_fd(), sent) {
+                // Otherwise the node has to take something first.
+                sent = &sent[count..];
             }
             let turn = connection.turn(&lent, &mut self.scratch);
             assert!(connection.held_bytes() <= 6 * TCP_CHUNK_BYTES, "{}", connection.held_bytes());
