@@ -13,6 +13,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use std::{io, mem};
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -352,10 +353,8 @@ impl Connection {
         }
         turn.scratch.begin += REQUEST_BYTES;
         let (offset, left) = (request.offset, request.len as usize);
-        let result = match turn.lent.planted.is(Fault::KeysUnchecked) {
-            false => self.client.keys().check(&request),
-            true => Ok(()),
-        };
+        let has_rights = turn.lent.planted.is(Fault::KeysUnchecked);
+        let result = if has_rights { Ok(()) } else { self.client.keys().check(&request) };
         if is_straight && request.verb == Verb::Write {
             let tag = request.is_signaled.then_some(request.tag);
             self.body = Some(Body::In { offset, left, tag, result });
@@ -376,11 +375,7 @@ impl Connection {
         } else if let Err(refusal) = result {
             return Err(Cut::Forbidden(refusal));
         }
-        if turn.lent.planted.is(Fault::AnsweredBeforeApplied) {
-            turn.gate.send(answers)?;
-            answers.clear();
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        break_promise(turn.lent, turn.gate, answers)?;
         if result.is_ok() {
             turn.has_changed |= request.verb != Verb::Read;
             match request.verb {
@@ -518,6 +513,17 @@ impl Connection {
         }
         Ok(None)
     }
+}
+
+/// Answers before the verb was applied, if a test has planted that.
+#[inline(always)]
+fn break_promise(lent: &Lent, gate: &mut Entered<'_>, answers: &mut Vec<u8>) -> io::Result<()> {
+    if lent.planted.is(Fault::AnsweredBeforeApplied) {
+        gate.send(answers)?;
+        answers.clear();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 const _: () = assert!(TCP_STRAIGHT_BYTES_MIN + REQUEST_BYTES <= TCP_CHUNK_BYTES / 2);

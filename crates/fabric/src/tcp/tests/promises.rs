@@ -5,6 +5,9 @@ use std::panic::catch_unwind;
 use super::*;
 use crate::tcp::planted::Fault;
 
+/// A test, of an agent with this fault.
+type Test = fn(Option<Fault>);
+
 fn node(fault: Option<Fault>) -> Node {
     let node = Node::new();
     fault.into_iter().for_each(|fault| node.agent.plant(fault));
@@ -101,8 +104,8 @@ fn completion_follows(fault: Option<Fault>) {
 /// The tests above find an agent that does not keep what it promises.
 #[test]
 fn planted_faults_are_found() {
-    let tests: [(Fault, fn(Option<Fault>)); 3] = [
-        (Fault::KeysUnchecked, keys_are_checked),
+    let tests = [
+        (Fault::KeysUnchecked, keys_are_checked as Test),
         (Fault::FenceForgotten, the_fence_holds),
         (Fault::AnsweredBeforeApplied, completion_follows),
     ];
