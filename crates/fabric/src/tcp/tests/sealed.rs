@@ -178,7 +178,7 @@ fn a_client_does_not_take_another_for_its_node() {
     let endpoint = TcpEndpoint::new(HOME, home);
     let refused = endpoint.connect(AWAY, BYTES, address, &answer, PATIENCE);
     assert!(matches!(refused, Err(TcpError::Hostile { .. })), "{refused:?}");
-    assert_eq!(impostor.join().unwrap(), [], "it was told nothing");
+    assert!(impostor.join().unwrap().is_empty(), "it was told nothing");
 }
 
 /// Somebody repeats all that a client has sent.
@@ -217,7 +217,7 @@ fn a_record_of_another_ends_the_connection() {
         sealed.stream.write_all(&[bad, next].concat()).unwrap();
         let mut rest = Vec::new();
         match sealed.stream.read_to_end(&mut rest) {
-            Ok(_) => assert_eq!(rest, [], "{kind}"),
+            Ok(_) => assert!(rest.is_empty(), "{kind}: {rest:?}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
         assert_eq!(node.word(0), number as u64 + 1, "{kind}");
