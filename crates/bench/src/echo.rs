@@ -246,8 +246,13 @@ impl Exchange {
         let began = Instant::now();
         let (mut answered, mut free, mut sent) = (0, depth, 0);
         let mut idle = Idle::default();
-        while answered < sent || began.elapsed() < time {
-            if free >= together && began.elapsed() < time {
+        loop {
+            let is_over = began.elapsed() >= time;
+            if is_over && answered == sent {
+                return Ok(answered as f64 / began.elapsed().as_secs_f64());
+            }
+            // If nothing is under way, all are free.
+            if free >= together && !is_over {
                 self.end.owed += free * self.request;
                 sent += free;
                 free = 0;
@@ -263,7 +268,6 @@ impl Exchange {
                 None => (),
             }
         }
-        Ok(answered as f64 / began.elapsed().as_secs_f64())
     }
 }
 
@@ -292,6 +296,16 @@ mod tests {
                 let End { begun, owed, .. } = exchange.end;
                 assert_eq!((begun, owed), (0, 0), "nothing is under way");
             }
+        }
+    }
+
+    /// A client whose time was over just when it was about to send waited for a reply to nothing.
+    #[test]
+    fn a_client_waits_for_replies_only_while_requests_are_under_way() {
+        let lengths = Lengths { request: 8, reply: 8 };
+        let mut exchange = Exchange::connect(echo(), lengths).unwrap();
+        for us in 0..500 {
+            exchange.rate_of(2, 2, Duration::from_micros(us % 50)).unwrap();
         }
     }
 
