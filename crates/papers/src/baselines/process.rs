@@ -251,7 +251,7 @@ impl Visit for Needed<'_> {
 
 impl Service for Server {
     fn endpoint(&self) -> Endpoint {
-        Endpoint { paths: vec![self.region.clone()], ..Endpoint::default() }
+        Endpoint::new(vec![self.region.clone()])
     }
 
     fn cpu_seconds(&self) -> Option<f64> {
