@@ -181,7 +181,3 @@ pub const STORE_AT_ONCE_BYTES_MAX: usize = 1 << 7;
 
 /// The longest buffer that a client keeps from one batch for the next.
 pub const BATCH_BUF_BYTES_MAX: usize = 1 << 21;
-
-/// Bytes of the long buffers that a client keeps for the next values: enough for a batch of 32
-/// values of 1 MiB.
-pub const SPARE_BYTES_MAX: usize = 48 << 20;

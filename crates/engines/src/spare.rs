@@ -21,12 +21,4 @@ impl SpareBuffers {
         buf.clear();
         self.0.borrow_mut().push(buf);
     }
-
-    /// Takes a buffer back that may be long, unless more than `max` bytes would be held.
-    pub fn give_back_long(&self, buf: Buf, max: usize) {
-        let held: usize = self.0.borrow().iter().map(Buf::capacity).sum();
-        if held + buf.capacity() <= max {
-            self.give_back(buf);
-        }
-    }
 }

@@ -5,7 +5,7 @@ use loch_fabric::{Buf, Chase, Fabric, FabricError, RemoteAddr, Step};
 
 use super::longest;
 use crate::error::EngineError;
-use crate::limits::{BATCH_BUF_BYTES_MAX, BATCH_ENTRY_BYTES_MAX, BATCH_KEYS, SPARE_BYTES_MAX};
+use crate::limits::{BATCH_BUF_BYTES_MAX, BATCH_ENTRY_BYTES_MAX, BATCH_KEYS};
 use crate::nessie::client::Client;
 use crate::nessie::client::batch::{Batch, Look};
 use crate::nessie::client::cache::Line;
@@ -206,17 +206,12 @@ impl<F: Fabric> Client<F> {
         let rest = batch.rest.iter().map(|key| {
             let (key, hash) = (usize::from(*key), batch.looks[usize::from(*key)].hash);
             async move {
-                // Memory that was used before is faster than new memory.
-                let buf = self.spare.take();
-                let seen = self.look_up(hash, keys[key].as_ref(), want, buf, None).await;
-                seen.map(|seen| (key, seen))
+                let seen = self.look_up(hash, keys[key].as_ref(), want, Buf::new(), None);
+                seen.await.map(|seen| (key, seen))
             }
         });
         let done = |(key, seen): (usize, Option<(Header, Buf)>)| {
             hand_on(seen.as_ref(), want, |value| found(key, value));
-            if let Some((_, buf)) = seen {
-                self.spare.give_back_long(buf, SPARE_BYTES_MAX);
-            }
         };
         self.all_of(rest.collect(), done).await
     }
