@@ -114,6 +114,11 @@ impl Drive {
         others.len() - before < events.len()
     }
 
+    /// Whether a connection has to have its turn, whatever its socket does.
+    pub fn has_more(&self) -> bool {
+        !self.ready.is_empty() || !self.waiting.is_empty()
+    }
+
     fn take_work(&mut self, lent: &Lent) {
         for id in self.inbox.turns.take() {
             self.serve(lent, id);

@@ -122,6 +122,11 @@ impl Taken {
         self.drive.connections()
     }
 
+    #[cfg(test)]
+    pub fn has_more(&self) -> bool {
+        self.drive.has_more()
+    }
+
     /// Executes what has come on the worker's connections.
     pub fn turn(&mut self, lent: &Lent) {
         if self.bell.is_armed() {
@@ -130,6 +135,10 @@ impl Taken {
                 epoll::modify(&*self.seats.watch, &**self.drive.watch(), event_of(self.seat), ONCE);
         }
         self.drive.turn(lent, Some(Duration::ZERO), &mut Vec::new());
+        if self.drive.has_more() {
+            // No socket wakes the worker for that.
+            self.bell.ring();
+        }
     }
 }
 

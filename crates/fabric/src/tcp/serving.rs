@@ -53,6 +53,12 @@ impl AgentEndpoint {
         self.seat.borrow().as_ref().map_or(0, Taken::connections)
     }
 
+    /// Whether a connection of the worker's has to have its turn.
+    #[cfg(test)]
+    pub(super) fn has_more(&self) -> bool {
+        self.seat.borrow().as_ref().is_some_and(Taken::has_more)
+    }
+
     /// Pushes bytes for reply slots. Returns whether there is a client that has them.
     fn push(&self, at: RemoteAddr, parts: &[&[u8]]) -> Result<bool> {
         let len = parts.iter().map(|part| part.len()).sum();

@@ -480,6 +480,34 @@ fn a_worker_that_sleeps_is_woken_by_what_comes_on_its_connections() {
     assert!(node.word(8) == u64::from_ne_bytes([2; 8]) || bell.sleep(PATIENCE));
 }
 
+/// A turn has an end while there is more to do, which no socket tells again.
+#[test]
+fn a_worker_does_not_sleep_while_a_connection_has_to_go_on() {
+    let node = Node::new();
+    let bell = Bell::private().unwrap();
+    let seat = node.agent.seat(bell.clone());
+    let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
+    let (_accepted, endpoint) = seated(&node, seat);
+    until_driven(&worker, 1);
+    let mut reads = Vec::new();
+    for _ in 0..128 {
+        reads.push(Box::pin(endpoint.read(at(0), 64 << 10, Buf::new())));
+    }
+    let (begun, mut turns_cut) = (Instant::now(), 0);
+    block_on(poll_fn(|cx| {
+        reads.retain_mut(|read| read.as_mut().poll(cx).is_pending());
+        bell.arm();
+        worker.turn();
+        let goes_on = worker.has_more();
+        turns_cut += usize::from(goes_on);
+        assert!(!goes_on || !bell.is_armed(), "the worker would sleep");
+        assert!(begun.elapsed() < PATIENCE);
+        cx.waker().wake_by_ref();
+        if reads.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    assert!(turns_cut > 0, "8 MiB are more than a turn has");
+}
+
 #[test]
 fn a_client_that_is_fenced_is_cut_off_by_its_worker_too() {
     let node = Node::new();
