@@ -52,7 +52,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// What a host has told, after it has ended.
+    /// The text that a host has told under this name, after it has ended.
     pub fn told(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(self.shared.path().join(name)).ok()
     }

@@ -45,7 +45,7 @@ impl Echo {
     /// Starts it.
     ///
     /// # Errors
-    /// Those of the system, and if it does not say where it listens.
+    /// The system's errors; an error of its own kind if the process does not say where it listens.
     pub fn start() -> io::Result<Self> {
         let mut command = helper_command("bench-echo")?;
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -123,7 +123,7 @@ pub struct Lengths {
     pub reply: u64,
 }
 
-/// One end of a connection.
+/// An end of a connection.
 #[derive(Debug)]
 struct End {
     stream: TcpStream,
@@ -157,7 +157,7 @@ impl End {
         }
     }
 
-    /// What a thread that sleeps waits for.
+    /// The events for which a thread that sleeps waits.
     fn watched(&self) -> PollFd<'_> {
         let flags = match self.owed {
             0 => PollFlags::IN,
@@ -218,7 +218,7 @@ impl Exchange {
     /// Connects to the echo at `address`.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's errors.
     pub fn connect(address: SocketAddr, lengths: Lengths) -> io::Result<Self> {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         let Lengths { request, reply } = lengths;
@@ -230,7 +230,7 @@ impl Exchange {
     /// to send them, which are one by one, half of them together, and all together.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's errors.
     pub fn rate(&mut self, depth: u64) -> io::Result<f64> {
         let mut together = vec![1, depth / 2, depth];
         together.retain(|requests| *requests > 0);

@@ -73,7 +73,7 @@ pub fn free_address() -> std::io::Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let mut tried = Err(std::io::ErrorKind::AddrInUse.into());
     for _ in PORTS {
-        // Those of other processes begin elsewhere.
+        // Other processes begin at other ports.
         let next =
             std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = PORTS.start + (next % PORTS.len() as u32) as u16;

@@ -9,7 +9,7 @@ use super::client::{Reply, Requester};
 use super::counts::Paths;
 use super::layout::WorkerId;
 use super::message::{Body, Expected, REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket};
-use super::path::{ReplyPath, RequestPath, Sent};
+use super::path::{ReplyPath, RequestPath, Sent, is_near};
 use super::reply::Answer;
 use super::seal::Seal;
 use super::window::{Line, Place, UnderWay};
@@ -217,7 +217,7 @@ impl<P, R> Requester<P, R> {
         R: ReplyPath<F>,
     {
         self.rings.found();
-        let is_remote = asked.slot.0.region() != self.home || fabric.is_far();
+        let is_remote = !is_near(fabric, self.home, asked.slot.0);
         let ways = Paths { request: asked.way, reply_by_send: R::BY_SEND, is_remote };
         self.counts.count(&asked.ticket, &head, ways);
         let renewed = head.short.stale();

@@ -102,6 +102,12 @@ pub trait ReplyPath<F: Fabric> {
     fn meet(&self, _fabric: &F, _worker: WorkerId, _at: &MessageAddress) {}
 }
 
+/// Whether a message for a worker of the region that has `slot` is a store, and no verb.
+#[inline(always)]
+pub(super) fn is_near<F: Fabric>(fabric: &F, home: RegionId, slot: RemoteAddr) -> bool {
+    slot.region() == home && !fabric.is_far()
+}
+
 /// WRITEs a message into the end of a slot. A message that fits a cache line goes inline and
 /// unsignaled.
 pub(super) async fn write<F: Fabric>(
@@ -112,7 +118,7 @@ pub(super) async fn write<F: Fabric>(
 ) -> (Buf, Result<Sent, FabricError>) {
     debug_assert!(message.len() <= bytes as usize, "a slot has room for its longest message");
     let at = mapped::start_of(slot, bytes, message.len());
-    if slot.region() == home && !fabric.is_far() {
+    if is_near(fabric, home, slot) {
         let done = fabric.store(at, &[&message]);
         return (message, done.map(|()| Sent::Written));
     }
@@ -161,7 +167,7 @@ impl<F: UnreliableWrites> RequestPath<F> for ByUnreliableWrite {
         message: Buf,
     ) -> (Buf, Result<Sent, FabricError>) {
         let at = mapped::start_of(slot, bytes, message.len());
-        let done = if slot.region() == self.home && !fabric.is_far() {
+        let done = if is_near(fabric, self.home, slot) {
             fabric.store(at, &[&message])
         } else {
             fabric.write_unreliable(at, &message)

@@ -1,10 +1,6 @@
-//! The agent: a node's side of TCP. Its threads execute the verbs of clients on the node's region,
-//! and sleep while there are none.
-//!
-//! Each connection belongs to one thread. The first thread also accepts connections, and hands them
-//! out in turn. A connection that has not said who it is within [`TCP_HELLO_PATIENCE`] is closed.
-//! One whose first byte is none of a client's is passed on to [`Others`], so that a node needs one
-//! port.
+//! The agent: a node's side of TCP. Its [threads](super::thread) execute the verbs of clients on
+//! the node's region, and sleep while there are none. Workers that have a [seat](super::seat) drive
+//! the connections of their clients themselves.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;

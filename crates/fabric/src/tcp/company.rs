@@ -9,12 +9,12 @@ use crate::limits::TCP_COMPANY_WAIT;
 #[derive(Default)]
 pub(super) struct Company {
     /// Frames that are queued.
-    pub queued: u32,
+    queued: u32,
     /// Frames that were sent and that a frame of the node will follow, as far as can be told:
     /// WRITEs may be requests to workers, or not.
-    pub under_way: u32,
+    under_way: u32,
     /// Since when frames wait for others.
-    pub since: Option<Instant>,
+    since: Option<Instant>,
 }
 
 impl Company {
@@ -34,11 +34,27 @@ impl Company {
         wait < TCP_COMPANY_WAIT
     }
 
+    /// A frame was queued.
+    pub fn is_joined(&mut self) {
+        self.queued += 1;
+    }
+
+    /// Whether frames wait for others.
+    pub fn waits(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether a frame of the node may come.
+    pub fn expects_some(&self) -> bool {
+        self.under_way > 0
+    }
+
     /// A frame has come, or will not come any more.
     pub fn has_come(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
+    /// The frames that were queued have left.
     pub fn have_left(&mut self) {
         self.under_way = self.under_way.saturating_add(std::mem::take(&mut self.queued));
         self.since = None;

@@ -47,7 +47,7 @@ pub(super) struct Drive {
 struct Place {
     /// How often the place was taken: an event may be that of a connection that has ended.
     round: u32,
-    /// What its socket is watched for.
+    /// The events for which its socket is watched.
     watched: EventFlags,
     connection: Option<Connection>,
 }
@@ -79,7 +79,7 @@ impl Drive {
         self.workers = Some(workers);
     }
 
-    /// What the thread watches: other things may be watched with it, whose events have [`OTHER`].
+    /// The thread's epoll instance. It may watch other things as well, whose events have [`OTHER`].
     pub fn watch(&self) -> &Arc<OwnedFd> {
         &self.watch
     }
@@ -149,7 +149,7 @@ impl Drive {
         let connection = place.connection.insert(connection);
         let data = EventData::new_u64(id);
         match epoll::add(&*self.watch, &**connection.socket(), data, place.watched) {
-            // What came for it on its way here has rung nowhere.
+            // On its way here nothing was told of what came for it.
             Ok(()) => self.ready.push(id),
             Err(error) => self.end(at, &Cut::Io(error.into())),
         }
@@ -228,7 +228,7 @@ impl Drive {
     /// Gives all connections to the thread that is given work by `inbox`.
     pub fn give_all_to(&mut self, inbox: &Inbox) {
         let here = (0..self.places.len()).filter_map(|at| self.take(at)).collect::<Vec<_>>();
-        // Those that are on their way here as well.
+        // Some may be on their way here.
         let on_their_way = self.inbox.close().connections;
         for connection in here.into_iter().chain(on_their_way) {
             // A thread that has ended takes none, and they end.

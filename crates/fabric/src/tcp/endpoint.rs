@@ -108,7 +108,7 @@ impl TcpEndpoint {
     /// The nodes to which a connection broke and has to be made again.
     pub fn broken(&self) -> Vec<RegionId> {
         let mut engine = self.away.carrier();
-        // Those with verbs under way are looked at anyway.
+        // A connection with verbs under way is looked at anyway.
         if engine.is_idle() {
             engine.look_every(TCP_LOOK_EVERY);
         }
@@ -157,7 +157,7 @@ impl Fabric for TcpEndpoint {
         self.away.is_far.get()
     }
 
-    /// What is WRITTEN over a connection rings by itself.
+    /// A WRITE over a connection rings by itself.
     fn ring(&self, bells: &[RemoteAddr]) {
         if !self.is_far() {
             self.away.local.ring(bells);

@@ -20,7 +20,7 @@ struct State {
     is_closed: bool,
 }
 
-/// What has come for a thread.
+/// The connections that have come for a thread.
 #[derive(Default)]
 pub(super) struct Come {
     /// Sockets of peers that have not said who they are.

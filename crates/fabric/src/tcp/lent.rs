@@ -31,7 +31,7 @@ use crate::{RegionId, RemoteAddr};
 /// Where a client's reply slots begin.
 type Slots = (u8, u64);
 
-/// What a client gets over another way, to connect with.
+/// A client's ticket, with which it connects. It gets it over another way.
 #[derive(Clone)]
 pub(super) struct Ticket {
     pub token: Token,

@@ -213,7 +213,7 @@ impl Link {
         self.tag = self.tag.wrapping_add(u32::from(is_signaled));
         self.waiting += u32::from(is_signaled);
         self.unanswered = if is_signaled { 0 } else { self.unanswered + 1 };
-        self.company.queued += 1;
+        self.company.is_joined();
         self.put(request.header().as_bytes());
         match flight.task {
             Then::Verb(Task::CompareSwap { expect, new }) => {
@@ -236,7 +236,7 @@ impl Link {
 
     /// Queues a message.
     pub fn push_message(&mut self, mailbox: u32, message: &[u8]) {
-        self.company.queued += 1;
+        self.company.is_joined();
         let wanted = Wanted::Message { mailbox, len: message.len() as u32 };
         self.put(wanted.header().as_bytes());
         self.put(message);
@@ -267,12 +267,12 @@ impl Link {
 
     /// Whether requests wait for others.
     pub fn holds_back(&self) -> bool {
-        self.company.since.is_some()
+        self.company.waits()
     }
 
     /// Whether nothing can have arrived.
     pub fn expects_nothing(&self) -> bool {
-        self.company.under_way == 0 && self.body.is_none()
+        !self.company.expects_some() && self.body.is_none()
     }
 
     /// Sends as much as the socket takes.

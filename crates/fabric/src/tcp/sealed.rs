@@ -135,7 +135,7 @@ fn nonce(number: u64) -> Nonce {
 /// The sending end of a sealed way.
 pub(super) struct Sealer {
     key: Key,
-    /// What was sealed and not sent, from the byte at `sent` on.
+    /// Records that were sealed and not sent, from the byte at `sent` on.
     unsent: Vec<u8>,
     sent: usize,
     /// Bytes of the stream that were sealed and of which the caller does not know that they were
@@ -238,7 +238,7 @@ pub(super) struct Opener {
     key: Key,
     /// The part of a record that has come.
     part: Vec<u8>,
-    /// What was opened and not handed out, from the byte at `taken` on.
+    /// Bytes that were opened and not handed out, from the byte at `taken` on.
     opened: Vec<u8>,
     taken: usize,
 }

@@ -1,4 +1,8 @@
 //! A thread of an agent: accepts connections, finds out who they are, and drives those of clients.
+//!
+//! The first thread accepts connections, and hands them out in turn. A peer that has not said who
+//! it is within [`TCP_HELLO_PATIENCE`] is cut off. A connection whose first byte is no client's is
+//! passed on to [`Others`], so that a node needs one port.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +31,7 @@ use crate::limits::{TCP_ACCEPT_PAUSE, TCP_HELLO_PATIENCE, TCP_STRANGERS_MAX};
 /// is called by the agent's threads, which must not wait there.
 pub type Others = Box<dyn Fn(TcpStream) + Send + Sync>;
 
-/// What the threads of an agent have in common.
+/// The things that the threads of an agent share.
 pub(super) struct Common {
     pub lent: Arc<Lent>,
     pub others: Option<Others>,
@@ -48,7 +52,7 @@ pub(super) struct Listening {
     next: usize,
 }
 
-/// One that has not said who it is.
+/// A peer that has not said who it is.
 struct Stranger {
     socket: Arc<OwnedFd>,
     since: Instant,
@@ -63,7 +67,7 @@ struct LogLimits {
     cut_off: RateLimit,
 }
 
-/// One thread of an agent.
+/// A thread of an agent.
 pub(super) struct Thread {
     common: Arc<Common>,
     drive: Drive,
@@ -238,7 +242,7 @@ impl Thread {
     }
 }
 
-/// What a stranger is.
+/// The kind of a stranger.
 enum Greeted {
     Client(Connection),
     /// No client: its first byte shows that, which is still to be received.

@@ -35,7 +35,7 @@ impl Turns {
         Ok(Self { bell, ids: Mutex::default() })
     }
 
-    /// What is readable when there is work.
+    /// The descriptor that is readable when there is work.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

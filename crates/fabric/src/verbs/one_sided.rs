@@ -222,7 +222,7 @@ impl Fabric for VerbsEndpoint {
         self.engine.borrow_mut().is_settled(mark, || self.now_us())
     }
 
-    /// Who names a bell waits for what a device stores: nothing has to be moved on for that.
+    /// A caller that names a bell waits for a device's stores: nothing has to be moved on for them.
     fn poll_wait(&self, cx: &mut Context<'_>, bell: Option<RemoteAddr>) {
         if bell.is_some() || pin!(self.pause(WAIT_US)).poll(cx).is_ready() {
             cx.waker().wake_by_ref();

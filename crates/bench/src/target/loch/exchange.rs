@@ -32,7 +32,7 @@ pub struct Counts {
     bytes: [u64; 2],
 }
 
-/// What an operation takes of its client's connections, on average.
+/// The average traffic of an operation on its client's connections.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Traffic {
     trips: f64,
@@ -78,7 +78,7 @@ impl Traffic {
     /// The rates of the bare loop for a client of `lanes` lanes, against the echo at `address`.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's errors.
     pub fn limits(&self, lanes: usize, address: SocketAddr) -> io::Result<Limits> {
         let mut exchange = Exchange::connect(address, self.lengths())?;
         let one_ops_per_s = exchange.rate(1)? / self.trips;

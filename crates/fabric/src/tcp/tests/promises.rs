@@ -1,4 +1,4 @@
-//! What an agent promises, and that these tests find an agent that breaks it.
+//! The promises of an agent. These tests find an agent that breaks one of them.
 
 use std::panic::catch_unwind;
 

@@ -408,6 +408,23 @@ fn until_driven(worker: &AgentEndpoint, connections: usize) {
     }
 }
 
+/// A worker that drives the connection of its client.
+struct Driven {
+    bell: Bell,
+    worker: AgentEndpoint,
+    accepted: Accepted,
+    endpoint: TcpEndpoint,
+}
+
+fn driven(node: &Node) -> Driven {
+    let bell = Bell::private().unwrap();
+    let seat = node.agent.seat(bell.clone());
+    let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
+    let (accepted, endpoint) = seated(node, seat);
+    until_driven(&worker, 1);
+    Driven { bell, worker, accepted, endpoint }
+}
+
 /// Adds 1 to the first word; whether it was done while the worker did `turns` turns.
 fn adds_within(endpoint: &TcpEndpoint, worker: &AgentEndpoint, turns: u32) -> bool {
     let mut adding = pin!(endpoint.fetch_add(at(0), 1));
@@ -444,7 +461,7 @@ fn a_worker_drives_its_clients_while_it_has_its_seat() {
         assert!(!adds_within(&endpoint, &worker, 0), "nobody but the worker executes it");
         assert_eq!(node.word(0), was);
         assert!(adds_within(&endpoint, &worker, u32::MAX));
-        // Those that the agent has driven come with their next requests.
+        // The agent hands over what it has driven after the next requests.
         block_on(early.fetch_add(at(0), 1)).unwrap();
         until_driven(&worker, 2);
         assert!(!adds_within(&early, &worker, 0));
@@ -457,11 +474,7 @@ fn a_worker_drives_its_clients_while_it_has_its_seat() {
 #[test]
 fn a_worker_that_sleeps_is_woken_by_what_comes_on_its_connections() {
     let node = Node::new();
-    let bell = Bell::private().unwrap();
-    let seat = node.agent.seat(bell.clone());
-    let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
-    let (_accepted, endpoint) = seated(&node, seat);
-    until_driven(&worker, 1);
+    let Driven { bell, worker, accepted: _accepted, endpoint } = driven(&node);
     for _ in 0..3 {
         bell.arm();
         worker.turn();
@@ -472,7 +485,7 @@ fn a_worker_that_sleeps_is_woken_by_what_comes_on_its_connections() {
         worker.turn();
         assert!(adds_within(&endpoint, &worker, u32::MAX));
     }
-    // What came before the last look is found by it, or rings.
+    // The last look finds a request that came before it, or the request rings.
     endpoint.write_unsignaled(at(8), &[2; 8]).unwrap();
     block_on(endpoint.yield_now());
     bell.arm();
@@ -484,11 +497,7 @@ fn a_worker_that_sleeps_is_woken_by_what_comes_on_its_connections() {
 #[test]
 fn a_worker_does_not_sleep_while_a_connection_has_to_go_on() {
     let node = Node::new();
-    let bell = Bell::private().unwrap();
-    let seat = node.agent.seat(bell.clone());
-    let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
-    let (_accepted, endpoint) = seated(&node, seat);
-    until_driven(&worker, 1);
+    let Driven { bell, worker, accepted: _accepted, endpoint } = driven(&node);
     let mut reads = Vec::new();
     for _ in 0..128 {
         reads.push(Box::pin(endpoint.read(at(0), 64 << 10, Buf::new())));
@@ -511,10 +520,7 @@ fn a_worker_does_not_sleep_while_a_connection_has_to_go_on() {
 #[test]
 fn a_client_that_is_fenced_is_cut_off_by_its_worker_too() {
     let node = Node::new();
-    let seat = node.agent.seat(Bell::private().unwrap());
-    let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
-    let (accepted, endpoint) = seated(&node, seat);
-    until_driven(&worker, 1);
+    let Driven { worker, accepted, endpoint, .. } = driven(&node);
     endpoint.write_unsignaled(at(0), &[1; 8]).unwrap();
     block_on(endpoint.yield_now());
     drop(accepted);
@@ -526,10 +532,7 @@ fn a_client_that_is_fenced_is_cut_off_by_its_worker_too() {
 #[test]
 fn a_worker_that_ends_after_its_agent_ends_its_connections() {
     let node = Node::new();
-    let seat = node.agent.seat(Bell::private().unwrap());
-    let worker = node.agent.endpoint(AWAY, Some(seat)).unwrap();
-    let (_accepted, endpoint) = seated(&node, seat);
-    until_driven(&worker, 1);
+    let Driven { worker, accepted: _accepted, endpoint, .. } = driven(&node);
     drop(node);
     drop(worker);
     assert!(block_on(endpoint.fetch_add(at(0), 1)).is_err());

@@ -58,11 +58,11 @@ pub struct NodeProbe {
     pub is_here: bool,
     /// How long a TCP connection to it took, if there was one.
     pub connected: Option<Duration>,
-    /// What the node has told, or why it has not.
+    /// The facts that the node has told, or why it has not.
     pub outcome: Result<NodeFacts, ProbeError>,
 }
 
-/// What a node tells of itself.
+/// The facts that a node tells of itself.
 pub struct NodeFacts {
     /// The node's number.
     pub node: u16,

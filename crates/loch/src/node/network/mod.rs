@@ -174,7 +174,7 @@ fn start(
     Ok((control, scrubber))
 }
 
-/// What the node knows of the sessions of a table's clients, for the table's workers.
+/// The node's knowledge of the sessions of a table's clients, for the table's workers.
 fn sessions_of(plane: &Arc<ControlPlane>, table: usize) -> ClientSessions {
     let plane = plane.clone();
     Box::new(move |node, slot| plane.holder(table, node, slot))
