@@ -31,8 +31,8 @@ impl Cut {
     }
 }
 
-/// Adds or deletes what lets nothing out. Not every kernel has `netem`; TCP sends to the address
-/// that the neighbour is said to have, which nobody has.
+/// Adds or deletes what lets nothing out. The kernel of guests has `netem`, that of namespaces may
+/// not: TCP sends to the address that the neighbour is said to have, which nobody has.
 fn silence(action: &str) -> String {
     if std::env::var_os(NAMESPACE).is_none() {
         let loss = if action == "add" { " netem loss 100%" } else { "" };
