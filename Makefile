@@ -3,7 +3,7 @@
 SECONDS = 60
 
 .DEFAULT_GOAL := help
-.PHONY: demo test verbs-test model bench papers figures headlines soak stress mutants instructions lint sanitize fuzz deps clean help
+.PHONY: demo test verbs-test model bench papers figures headlines distance soak stress mutants instructions lint sanitize fuzz deps clean help
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
@@ -34,6 +34,10 @@ figures: ## measure the numbers of docs/performance.md: a quarter of an hour of 
 headlines: ## measure the claims of the papers, engine beside engine: ten minutes of a quiet machine
 	scripts/deps.sh build peers
 	scripts/headlines.sh
+
+distance: ## measure every engine over TCP where round trips are long: ten minutes of a quiet machine, as root
+	scripts/deps.sh build
+	scripts/distance.sh
 
 soak: ## run new seeds of the simulation; SECONDS=600 for ten minutes
 	scripts/simulate.sh soak $(or $(SECONDS),60)

@@ -147,6 +147,14 @@ pub(crate) fn network(network: Weak<Mutex<dyn Network>>, listens: bool) {
     networks::waits(network, listens);
 }
 
+/// Whether a lane that does this is polled again at once.
+#[cfg(test)]
+pub(crate) fn is_polled_again_after(does: impl FnOnce()) -> bool {
+    SAID.set(SAID.get() & !AGAIN);
+    does();
+    SAID.get() & AGAIN != 0
+}
+
 /// Whether a future is polled by lanes of this thread.
 pub(crate) fn is_own(cx: &Context<'_>) -> bool {
     cx.waker().will_wake(&WAKER)

@@ -146,9 +146,13 @@ impl Fabric for TcpEndpoint {
     );
 
     /// What comes may be a worker's reply, so the thread waits for its connections, too.
-    fn poll_wait(&self, cx: &mut Context<'_>, _bell: Option<RemoteAddr>) {
-        if !self.away.waits(cx) {
+    fn poll_wait(&self, cx: &mut Context<'_>, bell: Option<RemoteAddr>) {
+        let is_lane = self.away.waits(cx);
+        if !is_lane {
             self.away.carrier().progress(true);
+        }
+        // A lane that names no bell goes on whatever comes: the thread must not rest before.
+        if !is_lane || bell.is_none() {
             cx.waker().wake_by_ref();
         }
     }

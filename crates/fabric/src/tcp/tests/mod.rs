@@ -5,11 +5,13 @@ mod promises;
 mod sealed;
 mod workers;
 
+use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -25,7 +27,7 @@ use super::lent::{Lent, Redeemed};
 use super::{Accepted, Agent, AgentOptions, Answer, Client, TcpEndpoint, TcpError};
 use crate::lanes::block_on;
 use crate::limits::{TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN};
-use crate::shm::Region;
+use crate::shm::{Region, parking};
 use crate::{Access, Buf, Fabric, FabricError, Grant, Granted, RegionId, RemoteAddr};
 
 const BYTES: u64 = 8 << 20;
@@ -367,6 +369,20 @@ fn long_values_come_and_go_whole() {
             assert!(many[..] == expected[..]);
         }
     });
+}
+
+/// What such a lane does next may be a request, which then waits for nothing.
+#[test]
+fn a_lane_that_names_no_bell_goes_on_at_once() {
+    let node = Node::new();
+    let (_accepted, endpoint) = node.endpoint();
+    let goes_on = |bell| {
+        block_on(poll_fn(|cx| {
+            Poll::Ready(parking::is_polled_again_after(|| endpoint.poll_wait(cx, bell)))
+        }))
+    };
+    assert!(goes_on(None), "it yields");
+    assert!(!goes_on(Some(RemoteAddr::new(HOME, 64))), "it waits for others");
 }
 
 #[test]
