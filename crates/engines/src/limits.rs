@@ -34,10 +34,6 @@ pub const MOVE_DEPTH_MAX: usize = 5;
 /// Slots looked at in search of a chain of moves.
 pub const MOVE_SEARCH_SLOTS_MAX: usize = 512;
 
-/// Entries longer than this are read in two READs, header and key first (nessie §4.3.2, "multiple
-/// reads"): for shorter ones a second round trip costs more than the bytes it saves.
-pub const SINGLE_READ_BYTES_MAX: usize = 4096;
-
 /// Nodes of a cluster: the data table identifier of an index entry has eight bits.
 pub const NODES_MAX: usize = 256;
 

@@ -11,18 +11,23 @@ use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::{CacheLimits, Client, PutOptions};
 use loch_engines::region::{session_addr, tables_offset};
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, VerbCount};
+use loch_fabric::{Buf, Caps, Fabric, RegionId, RemoteAddr, VerbCount};
 
 const HERE: RegionId = RegionId(0);
 const THERE: RegionId = RegionId(1);
 
 /// Two nodes, and a client on each.
 fn two_nodes() -> (World, [Client<SimEndpoint>; 2]) {
+    two_nodes_of(Profile::CONNECTX_3_56.caps)
+}
+
+/// The same over a fabric that can do this.
+fn two_nodes_of(caps: Caps) -> (World, [Client<SimEndpoint>; 2]) {
     let options = Options { checksums: true, ..Options::default() };
     let geometry = Geometry::plan(2, 16 << 20, 1 << 12, 3, 4, 1 << 20, options).unwrap();
     let shape = geometry.validate().unwrap();
     let offset = tables_offset(4);
-    let profile = Profile { retry_ns: 1_000_000, ..Profile::CONNECTX_3_56 };
+    let profile = Profile { retry_ns: 1_000_000, caps, ..Profile::CONNECTX_3_56 };
     let world = World::new(1, profile, Faults::default());
     let tables = [HERE, THERE].map(|node| {
         assert_eq!(world.add_node(offset + shape.bytes()), node);
@@ -113,6 +118,49 @@ fn a_scrub_waits_for_its_notes_before_it_ends() {
     });
     assert_eq!(freed.get(), 1);
     assert_eq!(session(HERE)[1] & 1, 0, "nothing is under way, and nobody has to wait for it");
+}
+
+/// The client knows how long entries are by the one that it has read before.
+#[test]
+fn an_entry_is_read_at_once_if_that_costs_less_than_a_round_trip() {
+    let caps = Profile::CONNECTX_3_56.caps;
+    for (round_trip_bytes, round_trips) in [(caps.round_trip_bytes, 3), (16 << 10, 2)] {
+        let (world, [here, there]) = two_nodes_of(Caps { round_trip_bytes, ..caps });
+        let (long, keys) = (vec![7; 8 << 10], [b"one", b"two"]);
+        let stored = long.clone();
+        run(&world, &Rc::new(here), |client| async move {
+            for key in keys {
+                client.put(key, &stored, PutOptions::default()).await.unwrap();
+            }
+        });
+        run(&world, &Rc::new(there), |client| async move {
+            let get = async |key| {
+                let found = client.get(key, Buf::new()).await.unwrap();
+                assert_eq!(found.expect("it has a value")[..], long);
+            };
+            get(keys[0]).await;
+            assert_eq!(cost_of(&client, get(keys[1])).await.round_trips, round_trips);
+        });
+    }
+}
+
+/// A client remembers where the long entries are that it has put itself.
+#[test]
+fn a_long_entry_that_was_just_put_is_read_in_one_round_trip() {
+    let (world, [here, _]) = two_nodes();
+    run(&world, &Rc::new(here), |client| async move {
+        let long = vec![7; 8 << 10];
+        let pairs = ["one", "two"].map(|key| (key, long.clone()));
+        client.put_many(&pairs, |_, _| ()).await.unwrap();
+        client.put(b"three", &long, PutOptions::default()).await.unwrap();
+        for key in ["one", "two", "three"] {
+            let get = async {
+                let found = client.get(key.as_bytes(), Buf::new()).await.unwrap();
+                assert_eq!(found.expect("it has a value")[..], long);
+            };
+            assert_eq!(cost_of(&client, get).await.round_trips, 1, "{key}");
+        }
+    });
 }
 
 /// Pairs of a batch of PUTs.

@@ -45,6 +45,9 @@ pub struct Caps {
     pub validation: Validation,
     /// The cost of a round trip.
     pub round_trip: RoundTrip,
+    /// A READ brings about so many bytes in the time of one more round trip: where fewer may be
+    /// READ in vain, READing them at once is cheaper than to ask first.
+    pub round_trip_bytes: usize,
 }
 
 /// Pointers that are chased, from buckets to entries. See [`Fabric::chase`].

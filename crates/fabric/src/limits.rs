@@ -13,6 +13,13 @@ pub const BUCKET_WORDS_MAX: usize = 4;
 /// Words of one READ whose result is returned by value: a cache line.
 pub const READ_WORDS_MAX: usize = 8;
 
+/// The bytes that shared memory and RDMA bring in the time of a round trip.
+pub const ROUND_TRIP_BYTES: usize = 4096;
+
+/// The bytes that TCP brings in the time of a round trip, which takes its ends some ten
+/// microseconds, and a data centre's network more.
+pub const TCP_ROUND_TRIP_BYTES: usize = 64 << 10;
+
 /// Bytes of one READ or WRITE.
 pub const TRANSFER_BYTES_MAX: usize = 1 << 31;
 

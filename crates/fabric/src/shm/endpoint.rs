@@ -14,7 +14,7 @@ use crate::counters::Verb;
 use crate::fabric::words_of_each;
 use crate::limits::{
     BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, LANES_PAUSE_US_MAX, PREFETCH_LINES_MAX,
-    REGIONS_MAX, TRANSFER_BYTES_MAX,
+    REGIONS_MAX, ROUND_TRIP_BYTES, TRANSFER_BYTES_MAX,
 };
 use crate::sync::AtomicU64;
 use crate::{
@@ -260,6 +260,7 @@ impl Fabric for ShmEndpoint {
             atomics: Atomics::Coherent,
             validation: Validation::Reread,
             round_trip: RoundTrip::Cheap,
+            round_trip_bytes: ROUND_TRIP_BYTES,
         }
     }
 

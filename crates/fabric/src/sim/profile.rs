@@ -1,5 +1,6 @@
 //! The costs of hardware: the numbers of a network card, a link and a processor.
 
+use crate::limits::ROUND_TRIP_BYTES;
 use crate::{Atomics, Caps, RoundTrip, Validation};
 
 /// One kind of hardware. Times are nanoseconds.
@@ -54,8 +55,12 @@ pub struct Profile {
 }
 
 /// A fabric over a network.
-const NETWORK: Caps =
-    Caps { atomics: Atomics::Nic, validation: Validation::Checksum, round_trip: RoundTrip::Dear };
+const NETWORK: Caps = Caps {
+    atomics: Atomics::Nic,
+    validation: Validation::Checksum,
+    round_trip: RoundTrip::Dear,
+    round_trip_bytes: ROUND_TRIP_BYTES,
+};
 
 /// The ConnectX-3 that both papers used, at its slower link.
 const CONNECTX_3: Profile = Profile {
@@ -140,6 +145,7 @@ impl Profile {
             atomics: Atomics::Coherent,
             validation: Validation::Reread,
             round_trip: RoundTrip::Cheap,
+            round_trip_bytes: ROUND_TRIP_BYTES,
         },
         one_host: true,
         one_way_ns: 20,

@@ -88,4 +88,5 @@ const CAPS: Caps = Caps {
     atomics: Atomics::Coherent,
     validation: Validation::Checksum,
     round_trip: RoundTrip::Dear,
+    round_trip_bytes: crate::limits::TCP_ROUND_TRIP_BYTES,
 };

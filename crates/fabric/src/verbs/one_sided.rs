@@ -6,7 +6,7 @@ use std::task::Context;
 
 use crate::counters::Verb;
 use crate::fabric::words_of_each;
-use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES};
+use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, ROUND_TRIP_BYTES};
 use crate::{
     Atomics, Buf, Caps, Counters, Fabric, RegionId, RemoteAddr, Result, RoundTrip, Swap,
     UnreliableWrites, Validation,
@@ -37,6 +37,7 @@ impl Fabric for VerbsEndpoint {
             atomics: Atomics::Nic,
             validation: Validation::Checksum,
             round_trip: RoundTrip::Dear,
+            round_trip_bytes: ROUND_TRIP_BYTES,
         }
     }
 

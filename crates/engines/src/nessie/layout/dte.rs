@@ -82,6 +82,11 @@ pub fn head_bytes(protocol: Protocol) -> usize {
 }
 
 impl Header {
+    /// The same header with this checksum.
+    pub fn with_checksum(self, checksum: u64) -> Self {
+        Self { checksum, ..self }
+    }
+
     /// A header without checksum.
     ///
     /// # Panics

@@ -3,7 +3,7 @@
 use loch_fabric::{Buf, Fabric, RemoteAddr, Validation};
 
 use crate::error::EngineError;
-use crate::limits::{CANDIDATES_MAX, GRAIN_BYTES, SINGLE_READ_BYTES_MAX};
+use crate::limits::{CANDIDATES_MAX, GRAIN_BYTES};
 use crate::nessie::client::Client;
 use crate::nessie::layout::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, LOW_HALF};
 use crate::nessie::layout::hash::Candidates;
@@ -171,12 +171,14 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Bytes to read before the entry's length is known: the last entry's length, if that is short.
-    /// Of long entries only the part that shows whether the rest is wanted (nessie §4.3.2).
+    /// Of long entries only the part that shows whether the rest is wanted (nessie §4.3.2, "multiple
+    /// reads"): of shorter ones, a second round trip costs more than the bytes that it saves.
     #[inline]
     pub(in crate::nessie) fn first_read_len(&self, key_len: usize, want: Want) -> usize {
         let key_end = HEADER_BYTES + EXPIRY_BYTES + key_len;
         let hint = self.read_hint.get();
-        let split = self.map.shape.options.multi_read && hint > SINGLE_READ_BYTES_MAX;
+        let at_once_max = self.fabric.caps().round_trip_bytes;
+        let split = self.map.shape.options.multi_read && hint > at_once_max;
         match want {
             Want::Value if !split => hint.max(key_end),
             _ => key_end,

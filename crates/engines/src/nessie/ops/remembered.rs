@@ -42,8 +42,13 @@ impl<F: Fabric> Client<F> {
             let (filled, word) =
                 self.fabric.read_word_and_bytes(slot, at, header.entry_len(), buf).await;
             buf = filled;
-            let same = word? == line.word.0 && Header::read(&buf).is_some_and(|h| h == header);
-            if same && self.is_valid(&header, place, at, &buf, true)? {
+            // What the client has put itself it remembers without a checksum.
+            let seen =
+                Header::read(&buf).filter(|seen| header.with_checksum(seen.checksum) == *seen);
+            if word? == line.word.0
+                && let Some(header) = seen
+                && self.is_valid(&header, place, at, &buf, true)?
+            {
                 self.confirm(candidates, line.word);
                 return Ok(Ok(header.value_in(buf)));
             }
