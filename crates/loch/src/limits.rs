@@ -37,6 +37,9 @@ pub const AGENT_THREADS_MAX: u16 = 64;
 /// The session slots of a node by default.
 pub const SESSIONS_DEFAULT: u32 = 1024;
 
+/// The keys at which `contains_prefix` looks at a time: as many as go in one batch.
+pub const PREFIX_KEYS: usize = 256;
+
 /// The operations that `get_many` and `put_many` overlap by default.
 pub const LANES_DEFAULT: usize = 16;
 

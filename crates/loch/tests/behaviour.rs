@@ -460,6 +460,14 @@ fn batches_do_what_single_operations_do(kind: &Kind) {
     let there = |key: u32| key < 200 && key != 50 && key != 9;
     let contained = table.contains_many(&keys).unwrap();
     assert!((0..240).map(there).eq(contained), "all of them, in the order of the keys");
+    for (first, prefix) in [(0, 9), (10, 40), (50, 0), (51, 149), (200, 0)] {
+        assert_eq!(table.contains_prefix(&keys[first..]).unwrap(), prefix, "from {first} on");
+    }
+    // More keys than it looks at at a time.
+    let long: Vec<_> = (10..50).cycle().take(700).chain([9, 10]).map(name).collect();
+    assert_eq!(table.contains_prefix(&long).unwrap(), 700);
+    assert_eq!(table.contains_prefix(&long[..700]).unwrap(), 700);
+    assert_eq!(table.contains_prefix::<Vec<u8>>(&[]).unwrap(), 0);
     let doomed: Vec<_> = (30..235).chain([60]).map(name).collect();
     let deleted = table.delete_many(&doomed).unwrap();
     assert!((30..235).map(there).eq(deleted[..205].iter().enumerate().map(|(at, had_value)| {

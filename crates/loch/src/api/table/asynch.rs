@@ -8,6 +8,7 @@ use loch_fabric::{Buf, lanes};
 
 use super::reservation::ValuePlace;
 use crate::client::batching::Batching;
+use crate::limits::PREFIX_KEYS;
 use crate::{
     Conditional, Expect, Lambda, Number, Pinned, PutOptions, Reservation, Result, Table, Value,
     ValueRef, Version,
@@ -378,6 +379,20 @@ impl<'a> AsyncTable<'a> {
         let contains = |key: usize| self.contains(keys[key].as_ref());
         self.many(keys.len(), contains, |key, has_value| contained[key] = has_value).await?;
         Ok(contained)
+    }
+
+    /// As [`Table::contains_prefix`].
+    ///
+    /// # Errors
+    /// As [`Table::contains_prefix`].
+    pub async fn contains_prefix<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<usize> {
+        for (group, keys) in keys.chunks(PREFIX_KEYS).enumerate() {
+            let contained = self.contains_many(keys).await?;
+            if let Some(missing) = contained.iter().position(|has_value| !has_value) {
+                return Ok(group * PREFIX_KEYS + missing);
+            }
+        }
+        Ok(keys.len())
     }
 
     /// As [`Table::delete_many`].

@@ -1,6 +1,7 @@
 //! A table, for one thread: the blocking operations.
 
 pub(crate) mod asynch;
+mod many;
 pub(crate) mod pinned;
 pub(crate) mod reservation;
 
@@ -23,7 +24,7 @@ use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::session::table_session::TableSession;
 use crate::{
     AsyncTable, CheckReport, Error, Lambda, Number, Pinned, Reservation, Result, Usage, Value,
-    ValueRef, Version,
+    Version,
 };
 
 /// A table of a cluster, for one thread: it can be sent to another thread, but not shared. Every
@@ -181,83 +182,6 @@ impl Table {
     /// As [`Table::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
         block_on(self.asynch().contains(key))
-    }
-
-    /// Returns the values of many keys in the order of the keys, with several GETs under way at a
-    /// time.
-    ///
-    /// # Errors
-    /// As [`Table::get`]. After the first error no further GETs are begun.
-    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
-        block_on(self.asynch().get_many(keys))
-    }
-
-    /// Hands the value of each of many keys to `found`, with the key's index, in any order. Copies
-    /// each value once, into a buffer of the table, so this is the fastest way to read short
-    /// values. `found` must not use the table: the other operations stand still meanwhile.
-    ///
-    /// ```
-    /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
-    /// table.put_many(&[("red", "4"), ("blue", "38")])?;
-    /// let mut bytes = 0;
-    /// table.get_each(&["blue", "green", "red"], |key, value| match value {
-    ///     Some(value) => bytes += value.len(),
-    ///     None => assert_eq!(key, 1),
-    /// })?;
-    /// assert_eq!(bytes, 3);
-    /// # Ok::<(), loch::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Table::get`]. After the first error no further GETs are begun; `found` may have been
-    /// called for some of the keys, before or after the one that failed.
-    pub fn get_each<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        found: impl FnMut(usize, Option<ValueRef<'_>>),
-    ) -> Result<()> {
-        block_on(self.asynch().get_each(keys, found))
-    }
-
-    /// Puts many pairs, with several PUTs under way at a time. Returns the versions in the order of
-    /// the pairs. Of two pairs with the same key either may win (in batches of `nessie` the later
-    /// one), and versions say nothing about the order.
-    ///
-    /// # Errors
-    /// As [`Table::put`]. After the first error no further PUTs are begun. Other PUTs may have been
-    /// done, and it does no harm to call again.
-    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-        &self,
-        pairs: &[(K, V)],
-    ) -> Result<Vec<Version>> {
-        block_on(self.asynch().put_many(pairs))
-    }
-
-    /// Returns for each of many keys whether it has a value, in the order of the keys. Reads no
-    /// values.
-    ///
-    /// # Errors
-    /// As [`Table::get_many`].
-    pub fn contains_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
-        block_on(self.asynch().contains_many(keys))
-    }
-
-    /// Removes the values of many keys. Returns for each key whether it had one, in the order of
-    /// the keys.
-    ///
-    /// ```
-    /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
-    /// table.put_many(&[("red", "4"), ("blue", "38")])?;
-    /// assert_eq!(table.delete_many(&["blue", "green"])?, [true, false]);
-    /// assert_eq!(table.contains_many(&["red", "green", "blue"])?, [true, false, false]);
-    /// # Ok::<(), loch::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Table::delete`]. After the first error no further DELETEs are begun. Others may have
-    /// been done, and it does no harm to call again.
-    pub fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
-        block_on(self.asynch().delete_many(keys))
     }
 
     /// Gives `key` the value `value` if the condition `expect` holds.
