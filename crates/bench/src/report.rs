@@ -272,7 +272,12 @@ fn heading(spec: &Spec) -> String {
         plural(u64::from(spec.clients)),
         spec.lanes,
         plural(spec.lanes as u64),
-        if spec.far { ", far from all memory" } else { "" },
+        match spec.fabric {
+            _ if spec.far => ", far from all memory",
+            // Over TCP as well: peers have no such half.
+            Fabric::Tcp => ", each near the memory of its own node",
+            _ => "",
+        },
         match spec.read_mode {
             ReadMode::Pin => ", values read in place",
             ReadMode::Copy => "",

@@ -185,8 +185,15 @@ pub(crate) const TCP_TOKEN_LIFE: Duration = Duration::from_secs(30);
 /// How long a connection may take to say who it is.
 pub(crate) const TCP_HELLO_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Connections of a thread that have not said who they are.
+/// Connections of a thread that have not said who they are, and no more than one in
+/// [`TCP_STRANGERS_DESCRIPTORS`] of the descriptors that the process may have.
 pub(crate) const TCP_STRANGERS_MAX: usize = 1024;
+
+/// See [`TCP_STRANGERS_MAX`].
+pub(crate) const TCP_STRANGERS_DESCRIPTORS: usize = 4;
+
+/// So many of them give way at a time if a thread has all that it may have.
+pub(crate) const TCP_STRANGERS_GIVE_WAY: usize = 32;
 
 /// How long no connection is accepted when the system has no descriptors left.
 pub(crate) const TCP_ACCEPT_PAUSE: Duration = Duration::from_millis(100);

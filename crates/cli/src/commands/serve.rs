@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use loch::{ByteSize, FabricKind, Node, NodeConfig, NodeWatch, Pages, TableConfig};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -133,6 +134,7 @@ pub fn run(args: ServeArgs) -> Result<Answer> {
     // up, and a second signal does not wait for that.
     let signals = [SIGTERM, SIGINT, SIGHUP];
     let mut stop = stop_signals(&signals).context("cannot watch for signals")?;
+    allow_many_connections();
     let node = Node::start(config.clone()).context("cannot start the node")?;
     output::line(&ready_line(&config, &node))?;
     let watch = node.watch();
@@ -143,6 +145,16 @@ pub fn run(args: ServeArgs) -> Result<Answer> {
     match watch.failure() {
         Some(error) => Err(error).context("the node has failed"),
         None => Ok(Answer::Done),
+    }
+}
+
+/// Each connection takes a descriptor: the node may have as many as the system allows it at all,
+/// and not only as many as is usual for programs.
+fn allow_many_connections() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the node has no more descriptors than is usual: see ulimit -n");
     }
 }
 

@@ -1,18 +1,21 @@
 //! A thread of an agent: accepts connections, finds out who they are, and drives those of clients.
 //!
 //! The first thread accepts connections, and hands them out in turn. A peer that has not said who
-//! it is within [`TCP_HELLO_PATIENCE`] is cut off. A connection whose first byte is no client's is
-//! passed on to [`Others`], so that a node needs one port.
+//! it is within [`TCP_HELLO_PATIENCE`] is cut off, and sooner if there are too many: those that the
+//! address with most of them opened first give way, so that one host does not keep the clients of
+//! others out, nor its own. A connection whose first byte is no client's is passed on to
+//! [`Others`], so that a node needs one port.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::{Resource, getrlimit};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::connection::{Connection, Cut};
@@ -25,7 +28,10 @@ use super::seat::{SEAT, Seats};
 use super::socket::{self, Moved};
 use crate::RateLimit;
 use crate::idle::Idle;
-use crate::limits::{TCP_ACCEPT_PAUSE, TCP_HELLO_PATIENCE, TCP_STRANGERS_MAX};
+use crate::limits::{
+    TCP_ACCEPT_PAUSE, TCP_HELLO_PATIENCE, TCP_STRANGERS_DESCRIPTORS, TCP_STRANGERS_GIVE_WAY,
+    TCP_STRANGERS_MAX,
+};
 
 /// Takes the connections to an agent's port that begin with something else than a client does. It
 /// is called by the agent's threads, which must not wait there.
@@ -55,6 +61,7 @@ pub(super) struct Listening {
 /// A peer that has not said who it is.
 struct Stranger {
     socket: Arc<OwnedFd>,
+    from: Option<IpAddr>,
     since: Instant,
     hello: Vec<u8>,
 }
@@ -72,8 +79,10 @@ pub(super) struct Thread {
     common: Arc<Common>,
     drive: Drive,
     listening: Option<Listening>,
-    /// By their events.
+    /// By their events, which grow.
     strangers: BTreeMap<u64, Stranger>,
+    /// How many of them there may be.
+    strangers_max: usize,
     /// The event of the next one.
     next: u64,
     logs: LogLimits,
@@ -123,7 +132,10 @@ impl Thread {
     pub fn new(common: Arc<Common>, mut drive: Drive, listening: Option<Listening>) -> Self {
         drive.has_workers(common.seats.clone());
         let (strangers, logs) = (BTreeMap::new(), LogLimits::default());
-        Self { common, drive, listening, strangers, next: OTHER, logs }
+        let descriptors = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |it| it as usize);
+        let share = descriptors / TCP_STRANGERS_DESCRIPTORS / common.inboxes.len();
+        let strangers_max = share.clamp(1, TCP_STRANGERS_MAX);
+        Self { common, drive, listening, strangers, strangers_max, next: OTHER, logs }
     }
 
     pub fn work(mut self) {
@@ -185,12 +197,12 @@ impl Thread {
 
     /// Somebody has connected.
     fn meet(&mut self, socket: OwnedFd) {
-        if self.strangers.len() >= TCP_STRANGERS_MAX {
-            if let Some(unsaid) = self.logs.too_many.due(Instant::now()) {
-                tracing::warn!(unsaid, "too many connections do not say who they are");
-            }
-            return;
+        if self.strangers.len() >= self.strangers_max {
+            self.make_room();
         }
+        let stream = TcpStream::from(socket);
+        let from = stream.peer_addr().ok().map(|address| address.ip());
+        let socket = OwnedFd::from(stream);
         let event = EventData::new_u64(self.next);
         let prepared = rustix::io::ioctl_fionbio(&socket, true)
             .and_then(|()| rustix::net::sockopt::set_tcp_nodelay(&socket, true))
@@ -201,11 +213,30 @@ impl Thread {
         }
         let stranger = Stranger {
             socket: Arc::new(socket),
+            from,
             since: Instant::now(),
             hello: Vec::with_capacity(HELLO_BYTES + MESSAGE_BYTES),
         };
         self.strangers.insert(self.next, stranger);
         self.next += 1;
+    }
+
+    /// Some strangers give way: the first ones of the address that has most.
+    fn make_room(&mut self) {
+        let mut of_each = HashMap::<_, Vec<u64>>::new();
+        for (event, stranger) in &self.strangers {
+            of_each.entry(stranger.from).or_default().push(*event);
+        }
+        let Some((from, most)) = of_each.iter().max_by_key(|(_, events)| events.len()) else {
+            return;
+        };
+        if let Some(unsaid) = self.logs.too_many.due(Instant::now()) {
+            let most = most.len();
+            tracing::warn!(?from, most, unsaid, "too many connections do not say who they are");
+        }
+        for event in &most[..most.len().min(TCP_STRANGERS_GIVE_WAY)] {
+            self.forget(*event);
+        }
     }
 
     /// A stranger has said something.

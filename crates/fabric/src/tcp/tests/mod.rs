@@ -15,6 +15,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::connection::{Connection, Cut, Next, Scratch};
@@ -26,7 +27,9 @@ use super::keys::Keys;
 use super::lent::{Lent, Redeemed};
 use super::{Accepted, Agent, AgentOptions, Answer, Client, TcpEndpoint, TcpError};
 use crate::lanes::block_on;
-use crate::limits::{TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN};
+use crate::limits::{
+    TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN, TCP_STRANGERS_MAX,
+};
 use crate::shm::{Region, parking};
 use crate::{Access, Buf, Fabric, FabricError, Grant, Granted, RegionId, RemoteAddr};
 
@@ -303,10 +306,17 @@ fn answers_that_nobody_takes_wait_in_bounded_memory() {
 
 #[test]
 fn strangers_do_not_keep_clients_out() {
+    // Both ends of each connection are in this process.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let node = Node::new();
-    let _strangers: Vec<_> = (0..300).map(|_| node.stranger()).collect();
-    let (_accepted, endpoint) = node.endpoint();
-    assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), Ok(0));
+    let opened = |_| TcpStream::connect(node.agent.address()).unwrap();
+    let mut strangers: Vec<_> = (0..TCP_STRANGERS_MAX + 100).map(opened).collect();
+    for _ in 0..50 {
+        let (_accepted, endpoint) = node.endpoint();
+        assert!(block_on(endpoint.fetch_add(at(0), 1)).is_ok());
+        strangers.extend((0..5).map(opened));
+    }
 }
 
 #[test]
