@@ -328,7 +328,7 @@ impl Connection {
         match self.inward.receive(self.socket.as_fd(), &mut room[..some])? {
             Moved::Bytes(bytes) => {
                 turn.scratch.end += bytes;
-                turn.budget[0] -= bytes;
+                turn.budget[0] = turn.budget[0].saturating_sub(self.inward.cost_of(bytes));
                 turn.has_all = bytes < some;
                 Ok(None)
             }
@@ -480,7 +480,7 @@ impl Connection {
             };
             match moved {
                 Moved::Bytes(bytes) => {
-                    turn.budget[0] -= bytes;
+                    turn.budget[0] = turn.budget[0].saturating_sub(self.inward.cost_of(bytes));
                     bytes
                 }
                 Moved::Nothing => {

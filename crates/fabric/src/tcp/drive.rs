@@ -35,8 +35,11 @@ pub(super) struct Drive {
     free: Vec<u32>,
     /// The connections that have a turn without waiting for their sockets.
     ready: Vec<u64>,
-    /// The connections that wait for workers.
+    /// The connections that wait for workers. Their sockets are not watched: one whose peer has hung
+    /// up would not let the thread wait.
     waiting: Vec<u64>,
+    /// Counts the thread's turns.
+    round: u64,
     /// Sockets that have come, of peers that have not said who they are.
     pub strangers: Vec<OwnedFd>,
     scratch: Scratch,
@@ -47,8 +50,10 @@ pub(super) struct Drive {
 struct Place {
     /// How often the place was taken: an event may be that of a connection that has ended.
     round: u32,
-    /// The events for which its socket is watched.
+    /// The events for which its socket is watched: empty if it is not.
     watched: EventFlags,
+    /// In which of the thread's turns it has had its own.
+    served_in: u64,
     connection: Option<Connection>,
 }
 
@@ -68,6 +73,7 @@ impl Drive {
             free: Vec::new(),
             ready: Vec::new(),
             waiting: Vec::new(),
+            round: 0,
             strangers: Vec::new(),
             scratch: Scratch::new(),
             cut_off: RateLimit::default(),
@@ -99,6 +105,7 @@ impl Drive {
         // Its errors say that a signal came.
         let waited = epoll::wait(&*self.watch, &mut room, timeout.as_ref());
         let events = waited.map(|(events, _)| &*events).unwrap_or_default();
+        self.round += 1;
         let waiting = std::mem::take(&mut self.waiting);
         for id in std::mem::take(&mut self.ready).into_iter().chain(waiting) {
             self.serve(lent, id);
@@ -108,7 +115,8 @@ impl Drive {
             match event.data.u64() {
                 BELL => self.take_work(lent),
                 other if other & OTHER != 0 => others.push(other),
-                id => self.serve(lent, id),
+                // A socket that is still ready says so again.
+                id => _ = self.serve(lent, id),
             }
         }
         others.len() - before < events.len()
@@ -121,7 +129,10 @@ impl Drive {
 
     fn take_work(&mut self, lent: &Lent) {
         for id in self.inbox.turns.take() {
-            self.serve(lent, id);
+            if !self.serve(lent, id) {
+                // What it was woken for may have come after its turn.
+                self.ready.push(id);
+            }
         }
         let Come { strangers, connections } = self.inbox.take();
         self.strangers.extend(strangers);
@@ -135,7 +146,7 @@ impl Drive {
         let at = self.free.pop().map_or_else(
             || {
                 let watched = EventFlags::IN;
-                self.places.push(Place { round: 0, watched, connection: None });
+                self.places.push(Place { round: 0, watched, served_in: 0, connection: None });
                 self.places.len() - 1
             },
             |at| at as usize,
@@ -143,7 +154,7 @@ impl Drive {
         let place = &mut self.places[at];
         // The events of others have another highest bit.
         place.round = (place.round + 1) & (u32::MAX >> 1);
-        place.watched = EventFlags::IN;
+        (place.watched, place.served_in) = (EventFlags::IN, 0);
         let id = u64::from(place.round) << 32 | at as u64;
         connection.wakes(Waker::new(self.inbox.turns.clone(), id));
         let connection = place.connection.insert(connection);
@@ -155,12 +166,15 @@ impl Drive {
         }
     }
 
-    /// A connection's turn.
-    fn serve(&mut self, lent: &Lent, id: u64) {
+    /// A connection's turn. Returns whether it has not had one before in this turn of the thread.
+    fn serve(&mut self, lent: &Lent, id: u64) -> bool {
         let at = id as u32 as usize;
         let is_its = |place: &&mut Place| place.round == (id >> 32) as u32;
-        let Some(place) = self.places.get_mut(at).filter(is_its) else { return };
-        let Some(connection) = &mut place.connection else { return };
+        let Some(place) = self.places.get_mut(at).filter(is_its) else { return true };
+        let Some(connection) = &mut place.connection else { return true };
+        if std::mem::replace(&mut place.served_in, self.round) == self.round {
+            return false;
+        }
         match connection.turn(lent, &mut self.scratch) {
             Ok(Next::Turn) => self.ready.push(id),
             Ok(Next::Read) => {
@@ -174,6 +188,7 @@ impl Drive {
             }
             Err(cut) => self.end(at, &cut),
         }
+        true
     }
 
     fn watch_for(&mut self, at: usize, id: u64, flags: EventFlags) {
@@ -182,9 +197,15 @@ impl Drive {
         if place.watched == flags {
             return;
         }
-        place.watched = flags;
-        let socket = &**connection.socket();
-        if let Err(error) = epoll::modify(&*self.watch, socket, EventData::new_u64(id), flags) {
+        let before = std::mem::replace(&mut place.watched, flags);
+        let (socket, data) = (&**connection.socket(), EventData::new_u64(id));
+        // Also for no events, the system would tell that the peer has hung up.
+        let changed = match (before.is_empty(), flags.is_empty()) {
+            (true, _) => epoll::add(&*self.watch, socket, data, flags),
+            (_, true) => epoll::delete(&*self.watch, socket),
+            _ => epoll::modify(&*self.watch, socket, data, flags),
+        };
+        if let Err(error) = changed {
             self.end(at, &Cut::Io(error.into()));
         }
     }
@@ -213,6 +234,12 @@ impl Drive {
         if let Some(connection) = self.take(at) {
             cut_off(connection.socket(), cut, &mut self.cut_off);
         }
+    }
+
+    /// The turns that are to come whatever the sockets do.
+    #[cfg(test)]
+    pub fn queued(&self) -> usize {
+        self.ready.len() + self.waiting.len()
     }
 
     #[cfg(test)]

@@ -5,7 +5,7 @@
 //! 1. The flights are the requests in the order in which they stand in the stream. The node answers
 //!    in that order, so an answer is that of the first flight that has one, and says that all
 //!    before it are over, too.
-//! 2. A flight that begins behind what was sent was not sent.
+//! 2. A flight that begins behind what [may have left](Link::may_have_left) was not sent.
 
 use std::collections::VecDeque;
 use std::io;
@@ -437,6 +437,11 @@ impl Link {
         Ok(Some(some))
     }
 
+    /// Where the bytes begin of which certainly none has left this end.
+    fn may_have_left(&self) -> u64 {
+        self.sent + self.halves.outward.untold_bytes() as u64
+    }
+
     /// The flight that an answer is for.
     fn answered(&self, answer: &Answer) -> Result<Flight, Lost> {
         let signaled = |(_, flight): &&(u64, Flight)| !matches!(flight.task, Then::Unsignaled);
@@ -449,7 +454,7 @@ impl Link {
             Then::Verb(Task::Write) | Then::Unsignaled | Then::Flush => 0,
         };
         if answer.tag != self.tag.wrapping_sub(self.waiting)
-            || *begin >= self.sent
+            || *begin >= self.may_have_left()
             || answer.result.is_ok_and(|len| len as usize != expected)
         {
             return Err(Garbage("an answer to something else").into());
@@ -526,8 +531,9 @@ impl Link {
         if let Some(Body { to: Goal::Flight(flight), .. }) = self.body.take() {
             self.end(&flight, Err(FabricError::OutcomeUnknown { at: flight.at }), ops);
         }
+        let may_have_left = self.may_have_left();
         for (begin, flight) in std::mem::take(&mut self.flights) {
-            let is_sent = begin < self.sent;
+            let is_sent = begin < may_have_left;
             let at = flight.at;
             let error = match is_sent {
                 true => FabricError::OutcomeUnknown { at },

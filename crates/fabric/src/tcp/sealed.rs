@@ -149,7 +149,8 @@ impl Sealer {
     }
 
     /// Sends as many of `len` bytes as there is room for, which `fill` stores: those from its
-    /// number on. A record counts as sent when all of it was.
+    /// number on. Says of a byte that it was sent after the record in which it is has been: of
+    /// [`Self::untold_bytes`] more, some may have been sent as well.
     ///
     /// # Errors
     /// The system's.
@@ -209,6 +210,11 @@ impl Sealer {
             end += LENGTH_BYTES + some + TAG_BYTES;
         }
         (sealed, end)
+    }
+
+    /// Bytes that were sealed, behind those of which the caller knows that they were sent.
+    pub fn untold_bytes(&self) -> usize {
+        self.untold
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
@@ -382,6 +388,30 @@ mod tests {
                 Err(Broken::Io(error)) => panic!("{error}"),
             }
         }
+    }
+
+    /// A client may conclude that what has certainly not left was not executed.
+    #[test]
+    fn the_other_end_has_no_more_than_may_have_been_sent() {
+        let (ours, theirs) = pair();
+        ours.set_nonblocking(true).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, 4096).unwrap();
+        let (mut sealer, mut opener) = (Sealer::new(&KEY), Opener::new(&KEY));
+        let bytes = vec![5; 120_000];
+        let (mut sent, mut come) = (0, 0);
+        while sent < bytes.len() {
+            match send(&mut sealer, &ours, &bytes[sent..]) {
+                Moved::Bytes(more) => sent += more,
+                moved => assert_eq!(moved, Moved::Nothing),
+            }
+            while let Moved::Bytes(more) =
+                opener.receive(theirs.as_fd(), bytes.len(), |_, _| ()).unwrap()
+            {
+                come += more;
+            }
+            assert!(come <= sent + sealer.untold_bytes(), "{come} of {sent}");
+        }
+        assert_eq!((come, sealer.untold_bytes()), (sent, 0));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 use super::sealed::{Broken, Opener, Sealer};
 use super::socket::{self, Moved};
 use crate::Buf;
+use crate::limits::TCP_CHUNK_BYTES;
 use crate::shm::Region;
 
 /// Both ways of one end.
@@ -98,6 +99,15 @@ impl Inward {
         }
     }
 
+    /// The part of a turn that it took to receive so many bytes at once. Records may be so short
+    /// that a chunk of them has few bytes of contents.
+    pub fn cost_of(&self, bytes: usize) -> usize {
+        match self {
+            Self::Plain => bytes,
+            Self::Sealed(_) => bytes.max(TCP_CHUNK_BYTES),
+        }
+    }
+
     /// Bytes of memory that it holds between calls.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn held_bytes(&self) -> usize {
@@ -141,6 +151,14 @@ impl Outward {
             Self::Sealed(sealer) => sealer.send(socket, len, |at, contents| {
                 region.copy_out(offset + at as u64, contents);
             }),
+        }
+    }
+
+    /// Bytes, behind those that were sent, some of which the other end may have as well.
+    pub fn untold_bytes(&self) -> usize {
+        match self {
+            Self::Plain => 0,
+            Self::Sealed(sealer) => sealer.untold_bytes(),
         }
     }
 

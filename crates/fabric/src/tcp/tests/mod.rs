@@ -3,6 +3,7 @@
 mod hostile;
 mod promises;
 mod sealed;
+mod turns;
 mod workers;
 
 use std::future::poll_fn;

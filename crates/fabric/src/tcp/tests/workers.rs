@@ -210,6 +210,45 @@ fn replies_that_nobody_takes_are_lost() {
     assert!((1..10_000).contains(&whole), "{whole} replies have come");
 }
 
+/// What a worker sends does not come between the bytes of an answer that has begun.
+#[test]
+fn a_reply_waits_until_the_answer_that_was_begun_has_left() {
+    const ANSWERS: usize = 4;
+    let node = Node::new();
+    let mailbox = node.agent.mailbox(NODE, None);
+    let [_, number, ..] = mailbox.address().words();
+    let (_accepted, mut raw) = node.client(&all(Access::Read));
+    let wanted = Wanted::Message { mailbox: number as u32, len: 2 };
+    raw.stream.write_all(&[wanted.header().as_bytes(), b"hi"].concat()).unwrap();
+    let (from, _) = block_on(mailbox.receive(Buf::new()));
+    // More than the sockets take: an answer is half sent.
+    for _ in 0..ANSWERS {
+        let request = raw.request(Verb::Read, 0, 0, BYTES as u32);
+        raw.send(request, &[]);
+    }
+    let reply = vec![7; 3000];
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(5));
+        mailbox.send(from, &reply).unwrap();
+        mailbox.flush();
+    }
+    let (mut answers, mut replies) = (0, 0);
+    while answers < ANSWERS || replies == 0 {
+        let mut header = [0; ANSWER_BYTES];
+        raw.stream.read_exact(&mut header).unwrap();
+        let header = AnswerHeader::read_from_bytes(&header).unwrap();
+        let (len, byte) = match Told::parse(&header).unwrap() {
+            Told::Message { len, .. } => (len as usize, 7),
+            Told::Answer(answer) => (answer.result.unwrap() as usize, 0),
+            Told::Write { .. } => panic!("nobody has written"),
+        };
+        let mut body = vec![1; len];
+        raw.stream.read_exact(&mut body).unwrap();
+        assert!(body.iter().all(|it| *it == byte), "after {answers} answers, {replies} replies");
+        *(if byte == 7 { &mut replies } else { &mut answers }) += 1;
+    }
+}
+
 const SLOTS: Replies =
     Replies { at: RemoteAddr::new(HOME, 4096), len: 4 * TCP_STRAIGHT_BYTES_MIN as u32 };
 
