@@ -195,6 +195,9 @@ pub(crate) const TCP_STRANGERS_DESCRIPTORS: usize = 4;
 /// So many of them give way at a time if a thread has all that it may have.
 pub(crate) const TCP_STRANGERS_GIVE_WAY: usize = 32;
 
+/// The connections that a thread accepts before others have their turns.
+pub(crate) const TCP_ACCEPTS_PER_TURN: usize = 64;
+
 /// How long no connection is accepted when the system has no descriptors left.
 pub(crate) const TCP_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -35,7 +35,7 @@ pub(super) struct Drive {
     free: Vec<u32>,
     /// The connections that have a turn without waiting for their sockets.
     ready: Vec<u64>,
-    /// The connections that wait for workers. Their sockets are not watched: one whose peer has hung
+    /// The connections that wait for workers. Their sockets are not watched: a peer that has hung
     /// up would not let the thread wait.
     waiting: Vec<u64>,
     /// Counts the thread's turns.
@@ -272,7 +272,7 @@ pub(super) trait Workers: Send + Sync {
 
 /// Ends a connection.
 pub(super) fn cut_off(socket: &OwnedFd, cut: &Cut, limit: &mut RateLimit) {
-    let peer = rustix::net::getpeername(socket).ok();
+    let peer = rustix::net::getpeername(socket).ok().flatten();
     let is_usual = matches!(cut, Cut::Ended | Cut::Fenced | Cut::Io(_));
     if is_usual {
         tracing::debug!(?peer, %cut, "a connection has ended");

@@ -29,8 +29,8 @@ use super::socket::{self, Moved};
 use crate::RateLimit;
 use crate::idle::Idle;
 use crate::limits::{
-    TCP_ACCEPT_PAUSE, TCP_HELLO_PATIENCE, TCP_STRANGERS_DESCRIPTORS, TCP_STRANGERS_GIVE_WAY,
-    TCP_STRANGERS_MAX,
+    TCP_ACCEPT_PAUSE, TCP_ACCEPTS_PER_TURN, TCP_HELLO_PATIENCE, TCP_STRANGERS_DESCRIPTORS,
+    TCP_STRANGERS_GIVE_WAY, TCP_STRANGERS_MAX,
 };
 
 /// Takes the connections to an agent's port that begin with something else than a client does. It
@@ -107,7 +107,8 @@ impl Listening {
     }
 
     fn accept(&mut self, inboxes: &[Arc<Inbox>], drive: &Drive, logs: &mut LogLimits) {
-        loop {
+        // Those that are left are told of again, after the turns of others.
+        for _ in 0..TCP_ACCEPTS_PER_TURN {
             match self.listener.accept() {
                 Ok((socket, _)) => {
                     inboxes[self.next % inboxes.len()].give_stranger(socket.into());

@@ -55,12 +55,25 @@ enum Closer {
     Channel(SyncSender<Option<TcpStream>>),
 }
 
+/// Why nobody can be let in at an address, and the way out.
+pub(in crate::node) fn cannot_listen(address: &str, error: &io::Error) -> Error {
+    let way_out = match error.kind() {
+        io::ErrorKind::AddrInUse => ": another process listens there, which `ss -ltnp` names",
+        io::ErrorKind::AddrNotAvailable => {
+            ": `listen` has to be an address of this host, which `ip address` lists"
+        }
+        _ => "",
+    };
+    Error::os("listen at", address.as_ref())(format!("{error}{way_out}"))
+}
+
 impl ControlPort {
     fn open(self) -> Result<(Incoming, Closer)> {
         Ok(match self {
             Self::Listen(address) => {
                 let os = |action| Error::os(action, address.as_ref());
-                let listener = TcpListener::bind(&address).map_err(os("listen at"))?;
+                let bound = TcpListener::bind(&address);
+                let listener = bound.map_err(|error| cannot_listen(&address, &error))?;
                 let closer = Closer::Socket(listener.try_clone().map_err(os("listen at"))?);
                 (Incoming::Accepted(listener), closer)
             }
@@ -437,5 +450,22 @@ fn reply_to_ending(ended: Ended) -> Option<ControlReply> {
         Ended::All => Some(ControlReply::Done {}),
         Ended::NotYet => Some(ControlReply::Later {}),
         Ended::Superseded => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_listen_is_told_why_and_what_helps() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = listener.local_addr().unwrap().to_string();
+        // An address of documents, which no host has.
+        for (address, way_out) in [(&*taken, "ss -ltnp"), ("192.0.2.1:7400", "ip address")] {
+            let error = TcpListener::bind(address).map(drop).unwrap_err();
+            let told = cannot_listen(address, &error).to_string();
+            assert!(told.contains(address) && told.contains(way_out), "{told}");
+        }
     }
 }

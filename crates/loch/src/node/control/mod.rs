@@ -88,6 +88,7 @@ use fences::Fences;
 use handshakes::Handshakes;
 use jobs::{Job, Jobs};
 pub(crate) use listener::ControlPort;
+pub(in crate::node) use listener::cannot_listen;
 use listener::{ControlListener, InboundState};
 use members::Members;
 use registry::{Acceptor, Registry};

@@ -19,7 +19,7 @@ use super::{NodeFabric, RemoteAccess, sessions_of};
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{HANDSHAKES_MAX, PROBE_BYTES};
 use crate::node::control::registry::{Acceptor, Admission, Visit};
-use crate::node::control::{ControlPlane, ControlPort};
+use crate::node::control::{ControlPlane, ControlPort, cannot_listen};
 use crate::node::control_client::ControlClient;
 use crate::node::workers::transport::NodeTransport;
 use crate::session::endpoint::{WhileWaiting, Yielding};
@@ -36,7 +36,7 @@ pub(super) fn listen(address: Option<&str>) -> Result<TcpListener> {
                        or choose fabric \"shm\"";
         return Err(Error::config("listen", problem));
     };
-    TcpListener::bind(address).map_err(Error::os("listen at", address.as_ref()))
+    TcpListener::bind(address).map_err(|error| cannot_listen(address, &error))
 }
 
 /// The fabric of a node that is reached over TCP.
