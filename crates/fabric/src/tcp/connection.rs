@@ -499,7 +499,8 @@ impl Connection {
         };
         turn.has_changed |= taken == left;
         if taken < left {
-            let (offset, left) = (offset + taken as u64, left - taken);
+            // Of a WRITE that is refused the place may be none: its bytes are only skipped.
+            let (offset, left) = (offset.wrapping_add(taken as u64), left - taken);
             self.body = Some(Body::In { offset, left, tag, result });
             return Ok(next);
         }

@@ -163,8 +163,10 @@ fn a_long_write_that_is_refused_is_skipped() {
     let node = Node::new();
     let (_accepted, mut client) = node.client(&all(Access::Read));
     let long = vec![9; 3 * TCP_CHUNK_BYTES];
-    let request = client.request(Verb::Write, 0, 64, long.len() as u32);
-    assert_eq!(client.ask(request, &long), Err(Refusal::ReadOnly));
+    for (offset, refusal) in [(64, Refusal::ReadOnly), (u64::MAX - 64, Refusal::OutOfBounds)] {
+        let request = client.request(Verb::Write, 0, offset, long.len() as u32);
+        assert_eq!(client.ask(request, &long), Err(refusal));
+    }
     let request = client.request(Verb::Read, 0, 64, long.len() as u32);
     assert_eq!(client.ask(request, &[]), Ok(vec![0; long.len()]));
 }
