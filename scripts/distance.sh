@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures every engine over TCP at a distance: the table of docs/choosing-an-engine.md. The node and
 # the client are in two network namespaces, joined by a wire that delays (tests/wire). Takes about twelve
-# minutes on a machine of two cores that does nothing else, and needs root.
+# minutes on a machine of two cores that does nothing else, and needs root and `ip` (iproute2).
 #
 #   scripts/distance.sh [--smoke] [FOLDER]     default folder: docs/results
 #
@@ -58,8 +58,10 @@ run() { # LABEL DELAY ENGINE OPTION…
     sed "s/^{/{\"variant\":\"$1\",/" >>"$results"
 }
 
+declare -A labels=([64]="64 B" [16KiB]="16 KiB") records=([64]=100000 [16KiB]=10000)
+seconds=1
 [ -n "$smoke" ] || warn_if_busy
-[ -z "$smoke" ] || seconds=0.05
+[ -z "$smoke" ] || { records=([64]=200 [16KiB]=200) && seconds=0.05; }
 for added in 0 50 500; do
   group "Round trips of $added us more than the machine takes" \
     "loch-wire --delay-us $((added / 2)) … loch bench --attach S --fabric tcp --far on --engine E --value-size V --records R --reads S --lanes L --dist uniform --seconds 1" \
@@ -67,13 +69,13 @@ for added in 0 50 500; do
   for engine in nessie nessie-hybrid nessie-server pilaf herd kv-direct; do
     for lanes in 1 32; do
       for reads in 0.95 0.5; do
-        run "64 B, $lanes under way, $reads GETs" $((added / 2)) "$engine" --value-size 64 \
-          --records "$([ -n "$smoke" ] && echo 200 || echo 100000)" --reads "$reads" \
-          --lanes "$lanes" --dist uniform --seconds "${seconds:-1}"
-        [ "$engine" != herd ] || continue
-        run "16 KiB, $lanes under way, $reads GETs" $((added / 2)) "$engine" --value-size 16KiB \
-          --records "$([ -n "$smoke" ] && echo 200 || echo 10000)" --reads "$reads" \
-          --lanes "$lanes" --dist uniform --seconds "${seconds:-1}"
+        for size in 64 16KiB; do
+          # herd has no room for long values.
+          [ "$engine $size" != "herd 16KiB" ] || continue
+          run "${labels[$size]}, $lanes under way, $reads GETs" $((added / 2)) "$engine" \
+            --value-size "$size" --records "${records[$size]}" --reads "$reads" \
+            --lanes "$lanes" --dist uniform --seconds "$seconds"
+        done
       done
     done
   done

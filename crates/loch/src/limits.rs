@@ -38,7 +38,7 @@ pub const AGENT_THREADS_MAX: u16 = 64;
 pub const SESSIONS_DEFAULT: u32 = 1024;
 
 /// The keys at which `contains_prefix` looks at a time: as many as go in one batch.
-pub const PREFIX_KEYS: usize = 256;
+pub const PREFIX_KEYS: usize = loch_engines::limits::BATCH_KEYS;
 
 /// The operations that `get_many` and `put_many` overlap by default.
 pub const LANES_DEFAULT: usize = 16;

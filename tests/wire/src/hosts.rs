@@ -6,9 +6,6 @@ use std::process::Command;
 
 use crate::wire::{Weather, Wire};
 
-/// How many hosts there are.
-pub const HOSTS: usize = 2;
-
 /// Two hosts, which go with this value. Host `n`, of 1 and 2, is the network namespace `PREFIX-n`
 /// with the address `10.9.0.n` at its device `eth0`.
 ///
@@ -20,7 +17,7 @@ pub const HOSTS: usize = 2;
 /// ```
 #[derive(Debug)]
 pub struct Hosts {
-    names: [String; HOSTS],
+    names: Vec<String>,
     wire: Option<Wire>,
 }
 
@@ -30,17 +27,16 @@ impl Hosts {
     /// # Errors
     /// Why they cannot be made here, in words.
     pub fn make(prefix: &str, weather: Weather) -> Result<Self, String> {
-        let names = [1, 2].map(|host| format!("{prefix}-{host}"));
-        let mut made = Self { names, wire: None };
-        for at in 0..HOSTS {
-            // A namespace that somebody else has made is not removed with this value.
-            ip(&format!("netns add {}", made.names[at])).inspect_err(|_| {
-                made.names[at..].iter_mut().for_each(String::clear);
-            })?;
+        // A namespace that somebody else has made is not removed with this value.
+        let mut made = Self { names: Vec::new(), wire: None };
+        for host in [1, 2] {
+            let name = format!("{prefix}-{host}");
+            ip(&format!("netns add {name}"))?;
+            made.names.push(name);
         }
-        let [first, second] = &made.names;
         let wire = match weather {
             Weather::FAIR => {
+                let [first, second] = &made.names[..] else { unreachable!("both are made") };
                 ip(&format!(
                     "link add eth0 netns {first} type veth peer name eth0 netns {second}"
                 ))?;
@@ -79,7 +75,7 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         // Its devices go with their namespaces.
         self.wire = None;
-        for name in self.names.iter().filter(|name| !name.is_empty()) {
+        for name in &self.names {
             // One that is gone already is no reason to stop.
             let _ = ip(&format!("netns delete {name}"));
         }

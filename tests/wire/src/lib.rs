@@ -13,5 +13,5 @@
 mod hosts;
 mod wire;
 
-pub use hosts::{HOSTS, Hosts};
+pub use hosts::Hosts;
 pub use wire::Weather;

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,10 +39,10 @@ pub(super) struct Drive {
     /// The connections that wait for workers. Their sockets are not watched: a peer that has hung
     /// up would not let the thread wait.
     waiting: Vec<u64>,
-    /// Counts the thread's turns.
-    round: u64,
+    /// The number of the thread's turn.
+    turn: u64,
     /// Sockets that have come, of peers that have not said who they are.
-    pub strangers: Vec<OwnedFd>,
+    pub strangers: Vec<(OwnedFd, IpAddr)>,
     scratch: Scratch,
     cut_off: RateLimit,
 }
@@ -52,7 +53,7 @@ struct Place {
     round: u32,
     /// The events for which its socket is watched: empty if it is not.
     watched: EventFlags,
-    /// In which of the thread's turns it has had its own.
+    /// The thread's turn in which it had its last one.
     served_in: u64,
     connection: Option<Connection>,
 }
@@ -73,7 +74,7 @@ impl Drive {
             free: Vec::new(),
             ready: Vec::new(),
             waiting: Vec::new(),
-            round: 0,
+            turn: 0,
             strangers: Vec::new(),
             scratch: Scratch::new(),
             cut_off: RateLimit::default(),
@@ -105,7 +106,7 @@ impl Drive {
         // Its errors say that a signal came.
         let waited = epoll::wait(&*self.watch, &mut room, timeout.as_ref());
         let events = waited.map(|(events, _)| &*events).unwrap_or_default();
-        self.round += 1;
+        self.turn += 1;
         let waiting = std::mem::take(&mut self.waiting);
         for id in std::mem::take(&mut self.ready).into_iter().chain(waiting) {
             self.serve(lent, id);
@@ -172,7 +173,7 @@ impl Drive {
         let is_its = |place: &&mut Place| place.round == (id >> 32) as u32;
         let Some(place) = self.places.get_mut(at).filter(is_its) else { return true };
         let Some(connection) = &mut place.connection else { return true };
-        if std::mem::replace(&mut place.served_in, self.round) == self.round {
+        if std::mem::replace(&mut place.served_in, self.turn) == self.turn {
             return false;
         }
         match connection.turn(lent, &mut self.scratch) {

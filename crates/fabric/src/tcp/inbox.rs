@@ -1,6 +1,7 @@
 //! How a thread that drives connections is given some.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +25,7 @@ struct State {
 #[derive(Default)]
 pub(super) struct Come {
     /// Sockets of peers that have not said who they are.
-    pub strangers: Vec<OwnedFd>,
+    pub strangers: Vec<(OwnedFd, IpAddr)>,
     /// Connections that another thread has driven.
     pub connections: Vec<Connection>,
 }
@@ -34,8 +35,8 @@ impl Inbox {
         Ok(Self { turns: Arc::new(Turns::new()?), state: Mutex::default() })
     }
 
-    pub fn give_stranger(&self, socket: OwnedFd) {
-        lock(&self.state).come.strangers.push(socket);
+    pub fn give_stranger(&self, socket: OwnedFd, from: IpAddr) {
+        lock(&self.state).come.strangers.push((socket, from));
         self.turns.ring();
     }
 

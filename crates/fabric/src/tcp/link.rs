@@ -437,7 +437,7 @@ impl Link {
         Ok(Some(some))
     }
 
-    /// Where the bytes begin of which certainly none has left this end.
+    /// The number of the first byte that has certainly not left this end.
     fn may_have_left(&self) -> u64 {
         self.sent + self.halves.outward.untold_bytes() as u64
     }

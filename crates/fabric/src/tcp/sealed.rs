@@ -149,8 +149,8 @@ impl Sealer {
     }
 
     /// Sends as many of `len` bytes as there is room for, which `fill` stores: those from its
-    /// number on. Says of a byte that it was sent after the record in which it is has been: of
-    /// [`Self::untold_bytes`] more, some may have been sent as well.
+    /// number on. A byte counts as sent when all of its record was, or later: of
+    /// [`Self::untold_bytes`] more, some may have left as well.
     ///
     /// # Errors
     /// The system's.

@@ -61,7 +61,7 @@ pub(super) struct Listening {
 /// A peer that has not said who it is.
 struct Stranger {
     socket: Arc<OwnedFd>,
-    from: Option<IpAddr>,
+    from: IpAddr,
     since: Instant,
     hello: Vec<u8>,
 }
@@ -107,11 +107,11 @@ impl Listening {
     }
 
     fn accept(&mut self, inboxes: &[Arc<Inbox>], drive: &Drive, logs: &mut LogLimits) {
-        // Those that are left are told of again, after the turns of others.
+        // The system tells of the others again, after the turns of other connections.
         for _ in 0..TCP_ACCEPTS_PER_TURN {
             match self.listener.accept() {
-                Ok((socket, _)) => {
-                    inboxes[self.next % inboxes.len()].give_stranger(socket.into());
+                Ok((socket, from)) => {
+                    inboxes[self.next % inboxes.len()].give_stranger(socket.into(), from.ip());
                     self.next += 1;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -160,8 +160,8 @@ impl Thread {
                     stranger => self.hear(stranger),
                 }
             }
-            for socket in std::mem::take(&mut self.drive.strangers) {
-                self.meet(socket);
+            for (socket, from) in std::mem::take(&mut self.drive.strangers) {
+                self.meet(socket, from);
             }
             is_awake = !idle.go_on();
             self.after_events();
@@ -197,13 +197,10 @@ impl Thread {
     }
 
     /// Somebody has connected.
-    fn meet(&mut self, socket: OwnedFd) {
+    fn meet(&mut self, socket: OwnedFd, from: IpAddr) {
         if self.strangers.len() >= self.strangers_max {
             self.make_room();
         }
-        let stream = TcpStream::from(socket);
-        let from = stream.peer_addr().ok().map(|address| address.ip());
-        let socket = OwnedFd::from(stream);
         let event = EventData::new_u64(self.next);
         let prepared = rustix::io::ioctl_fionbio(&socket, true)
             .and_then(|()| rustix::net::sockopt::set_tcp_nodelay(&socket, true))
@@ -233,7 +230,7 @@ impl Thread {
         };
         if let Some(unsaid) = self.logs.too_many.due(Instant::now()) {
             let most = most.len();
-            tracing::warn!(?from, most, unsaid, "too many connections do not say who they are");
+            tracing::warn!(%from, most, unsaid, "too many connections do not say who they are");
         }
         for event in &most[..most.len().min(TCP_STRANGERS_GIVE_WAY)] {
             self.forget(*event);

@@ -42,7 +42,7 @@ impl<F: Fabric> Client<F> {
             let (filled, word) =
                 self.fabric.read_word_and_bytes(slot, at, header.entry_len(), buf).await;
             buf = filled;
-            // What the client has put itself it remembers without a checksum.
+            // An entry that the client has put itself is remembered without its checksum.
             let seen =
                 Header::read(&buf).filter(|seen| header.with_checksum(seen.checksum) == *seen);
             if word? == line.word.0

@@ -384,7 +384,7 @@ fn long_values_come_and_go_whole() {
     });
 }
 
-/// What such a lane does next may be a request, which then waits for nothing.
+/// Such a lane may ask for something next, which then waits for nothing.
 #[test]
 fn a_lane_that_names_no_bell_goes_on_at_once() {
     let node = Node::new();

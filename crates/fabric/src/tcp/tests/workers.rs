@@ -168,17 +168,38 @@ fn a_full_mailbox_lets_senders_wait(node: &Node) {
     });
 }
 
+/// A mailbox, a client that has written to it, and how the client is reached.
+fn written_to(node: &Node) -> (TcpMailbox, (Accepted, Raw), TcpClient) {
+    let mailbox = node.agent.mailbox(NODE, None);
+    let [_, number, ..] = mailbox.address().words();
+    let (accepted, mut raw) = node.client(&all(Access::Read));
+    let wanted = Wanted::Message { mailbox: number as u32, len: 2 };
+    raw.stream.write_all(&[wanted.header().as_bytes(), b"hi"].concat()).unwrap();
+    let (from, _) = block_on(mailbox.receive(Buf::new()));
+    (mailbox, (accepted, raw), from)
+}
+
+/// The next frame of a node.
+fn next_told(raw: &mut Raw) -> (Told, Vec<u8>) {
+    let mut header = [0; ANSWER_BYTES];
+    raw.stream.read_exact(&mut header).unwrap();
+    let told = Told::parse(&AnswerHeader::read_from_bytes(&header).unwrap()).unwrap();
+    let len = match &told {
+        Told::Message { len, .. } => *len as usize,
+        Told::Answer(answer) => answer.result.unwrap() as usize,
+        Told::Write { .. } => panic!("nobody has written"),
+    };
+    let mut body = vec![1; len];
+    raw.stream.read_exact(&mut body).unwrap();
+    (told, body)
+}
+
 /// A client that takes no replies costs the node a bounded amount of memory, and the worker no
 /// time.
 #[test]
 fn replies_that_nobody_takes_are_lost() {
     let node = Node::new();
-    let mailbox = node.agent.mailbox(NODE, None);
-    let [_, number, ..] = mailbox.address().words();
-    let (_accepted, mut raw) = node.client(&all(Access::Read));
-    let wanted = Wanted::Message { mailbox: number as u32, len: 2 };
-    raw.stream.write_all(&[wanted.header().as_bytes(), b"hi"].concat()).unwrap();
-    let (from, _) = block_on(mailbox.receive(Buf::new()));
+    let (mailbox, (_accepted, mut raw), from) = written_to(&node);
     let reply = vec![7; MAIL_MESSAGE_BYTES_MAX];
     for _ in 0..10_000 {
         mailbox.send(from, &reply).unwrap();
@@ -188,39 +209,19 @@ fn replies_that_nobody_takes_are_lost() {
     let request = raw.request(Verb::Read, 0, 0, 8);
     raw.send(request, &[]);
     let mut whole = 0;
-    loop {
-        let mut header = [0; ANSWER_BYTES];
-        raw.stream.read_exact(&mut header).unwrap();
-        let told = Told::parse(&AnswerHeader::read_from_bytes(&header).unwrap()).unwrap();
-        let len = match told {
-            Told::Message { len, .. } => len as usize,
-            Told::Answer(answer) => answer.result.unwrap() as usize,
-            Told::Write { .. } => panic!("nobody has written"),
-        };
-        let mut body = vec![0; len];
-        raw.stream.read_exact(&mut body).unwrap();
-        match told {
-            Told::Message { .. } => {
-                assert_eq!(body, reply);
-                whole += 1;
-            }
-            _ => break,
-        }
+    while let (Told::Message { .. }, body) = next_told(&mut raw) {
+        assert_eq!(body, reply);
+        whole += 1;
     }
     assert!((1..10_000).contains(&whole), "{whole} replies have come");
 }
 
-/// What a worker sends does not come between the bytes of an answer that has begun.
+/// A worker's message does not come between the bytes of an answer that has begun.
 #[test]
 fn a_reply_waits_until_the_answer_that_was_begun_has_left() {
     const ANSWERS: usize = 4;
     let node = Node::new();
-    let mailbox = node.agent.mailbox(NODE, None);
-    let [_, number, ..] = mailbox.address().words();
-    let (_accepted, mut raw) = node.client(&all(Access::Read));
-    let wanted = Wanted::Message { mailbox: number as u32, len: 2 };
-    raw.stream.write_all(&[wanted.header().as_bytes(), b"hi"].concat()).unwrap();
-    let (from, _) = block_on(mailbox.receive(Buf::new()));
+    let (mailbox, (_accepted, mut raw), from) = written_to(&node);
     // More than the sockets take: an answer is half sent.
     for _ in 0..ANSWERS {
         let request = raw.request(Verb::Read, 0, 0, BYTES as u32);
@@ -234,18 +235,13 @@ fn a_reply_waits_until_the_answer_that_was_begun_has_left() {
     }
     let (mut answers, mut replies) = (0, 0);
     while answers < ANSWERS || replies == 0 {
-        let mut header = [0; ANSWER_BYTES];
-        raw.stream.read_exact(&mut header).unwrap();
-        let header = AnswerHeader::read_from_bytes(&header).unwrap();
-        let (len, byte) = match Told::parse(&header).unwrap() {
-            Told::Message { len, .. } => (len as usize, 7),
-            Told::Answer(answer) => (answer.result.unwrap() as usize, 0),
-            Told::Write { .. } => panic!("nobody has written"),
+        let (told, body) = next_told(&mut raw);
+        let (byte, count) = match told {
+            Told::Message { .. } => (7, &mut replies),
+            _ => (0, &mut answers),
         };
-        let mut body = vec![1; len];
-        raw.stream.read_exact(&mut body).unwrap();
-        assert!(body.iter().all(|it| *it == byte), "after {answers} answers, {replies} replies");
-        *(if byte == 7 { &mut replies } else { &mut answers }) += 1;
+        *count += 1;
+        assert!(body.iter().all(|it| *it == byte), "of {answers} answers, {replies} replies");
     }
 }
 
