@@ -56,10 +56,10 @@ pub struct TableOptions {
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(hide_short_help = true, value_parser = clap::value_parser!(u8).range(2..=4))]
     pub ways: u8,
-    /// Slots that each hash function gives a key: 1 (the paper's index), 2 or 4
-    #[arg(long, value_name = "N", default_value = "4")]
+    /// Slots that each hash function gives a key: 1 (the paper's index), 2 or 4 [default: 4]
+    #[arg(long, value_name = "N")]
     #[arg(hide_short_help = true, value_parser = bucket_slots)]
-    pub bucket_slots: u8,
+    pub bucket_slots: Option<u8>,
     /// Share of the index's slots that the records fill
     #[arg(long, value_name = "PERCENT", default_value_t = 75)]
     #[arg(hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=95))]

@@ -58,6 +58,15 @@ pub const SEARCH_CHUNKS: u64 = 16 << 10;
 /// chunks are taken instead.
 pub const SEARCHES_FOR_ROOM: u64 = 4;
 
+/// Entries that a client which is short of memory looks at when it evicts, and how many of them, at
+/// most, it evicts. The more are looked at for each that is evicted, the better the choice.
+pub const SAMPLED_AT_A_TIME: usize = 64;
+/// As above.
+pub const EVICTED_AT_A_TIME: usize = 4;
+
+/// Slots looked at in search of a chain of moves, in a table that evicts.
+pub const EVICTING_SEARCH_SLOTS_MAX: usize = 32;
+
 /// How long an insert waits for another client's tentative entry before it removes it. Liveness
 /// only: removing it early costs the other client a retry, never a result.
 pub const PATIENCE_US: u64 = 500;

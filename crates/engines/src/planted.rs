@@ -72,6 +72,14 @@ pub enum Bug {
     PinRecut,
     /// A pin is believed without another look at the index.
     PinUnverified,
+    /// A table that stores evicts.
+    StoringTableEvicts,
+    /// An evicted entry is noted free before its word is out of the index.
+    FreedBeforeEvicted,
+    /// An eviction that lost its CAS notes the entry free all the same.
+    EvictedAnyway,
+    /// A slab is cut anew although not all of its values could be evicted.
+    EmptiedAnyway,
     /// A seized slab is allocated from without a grace period.
     SeizedUsedAtOnce,
     /// A slab changes its class without a grace period.

@@ -73,6 +73,7 @@ fn a_random_workload_agrees_with_a_map() {
             multi_read: bits & 4 != 0,
             batched_reads: tri(bits >> 3 & 1, 0),
             checksums: bits & 16 != 0,
+            evicts: false,
         };
         let (ways, bucket_slots) = [(3, 4), (2, 2), (4, 4), (3, 1)][bits as usize / 16];
         let plan =

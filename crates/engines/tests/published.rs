@@ -88,6 +88,7 @@ fn a_random_workload_agrees_with_a_map() {
             multi_read: bits & 4 != 0,
             batched_reads: Some(bits & 8 != 0),
             checksums: bits & 16 != 0,
+            evicts: false,
         };
         let (ways, bucket_slots) = [(3, 4), (2, 2), (4, 4), (3, 1)][bits as usize / 16];
         let protocol = if bits & 32 == 0 { WITH_PREVIOUS } else { WITHOUT_PREVIOUS };

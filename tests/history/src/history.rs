@@ -117,6 +117,17 @@ pub struct Operation {
     pub outcome: Outcome,
 }
 
+impl Operation {
+    /// The eviction of what the operation writes, in a store that may forget a value at any moment:
+    /// a DELETE that nobody called. Its outcome is unknown, so it may have happened or not.
+    #[must_use]
+    pub fn eviction(&self) -> Option<Self> {
+        let writes = !matches!(self.ask, Ask::Get | Ask::Delete | Ask::Expire(_));
+        let (client, returned, outcome) = (u32::MAX, u64::MAX, Outcome::Unknown);
+        writes.then_some(Self { client, ask: Ask::Delete, returned, outcome, ..*self })
+    }
+}
+
 /// Operations, in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {

@@ -13,7 +13,7 @@ use loch_engines::epoch::Session;
 use loch_engines::limits::PINS_MAX;
 use loch_engines::nessie::geometry::{Bits, Geometry, Protocol};
 use loch_engines::nessie::hash::TableMap;
-use loch_engines::nessie::options::{LayoutOptions, Options};
+use loch_engines::nessie::options::{Eviction, LayoutOptions, Options};
 use loch_engines::nessie::{CacheLimits, release_dead};
 use loch_engines::net::Access;
 use loch_engines::region::{EPOCH_OFFSET, pins_offset, session_addr};
@@ -223,11 +223,12 @@ fn config(table: &workload::Table) -> NodeConfig {
     let layout = LayoutOptions {
         index_slots: None,
         ways,
-        bucket_slots,
+        bucket_slots: Some(bucket_slots),
         filter_bits: options.filter_bits,
         multi_read: options.multi_read,
         batched_reads: options.batched_reads,
         checksums: options.checksums,
+        eviction: if options.evicts { Eviction::Sieve } else { Eviction::None },
     };
     let (protocol, previous_versions) = match table.protocol {
         Protocol::Loch => (TableProtocol::Loch, None),

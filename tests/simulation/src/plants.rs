@@ -42,9 +42,11 @@ impl Family {
     fn subjects(self) -> Vec<Subject> {
         match self {
             Family::Loch => {
-                // The rules of the engine are the same whoever shares connections.
+                // The rules of the engine are the same whoever shares connections, and whether it
+                // evicts or not.
                 let kinds = Kind::all(Protocol::Loch).into_iter();
-                kinds.filter(|kind| kind.workload != Workload::Hosts).map(Subject::Nessie).collect()
+                let others = [Workload::Hosts, Workload::Cache];
+                kinds.filter(|kind| !others.contains(&kind.workload)).map(Subject::Nessie).collect()
             }
             Family::Published => {
                 Kind::all(Protocol::Published).into_iter().map(Subject::Nessie).collect()
@@ -203,6 +205,13 @@ impl Plant {
             Plant::Engine(Family::Loch, Bug::PinIgnored | Bug::PinRecut | Bug::PinUnverified) => {
                 of(Protocol::Loch, &[Workload::Pins])
             }
+            Plant::Engine(Family::Loch, Bug::StoringTableEvicts) => {
+                of(Protocol::Loch, &[Workload::Scarce])
+            }
+            Plant::Engine(
+                Family::Loch,
+                Bug::FreedBeforeEvicted | Bug::EvictedAnyway | Bug::EmptiedAnyway,
+            ) => of(Protocol::Loch, &[Workload::Cache]),
             Plant::Engine(Family::Requests, Bug::LargerSessionBelieved) => {
                 vec![Subject::Served(Engine::Server)]
             }
@@ -231,6 +240,7 @@ impl Plant {
             (_, Bug::IdleBeforeStores) => 12_112,
             (_, Bug::BatchUnpinned) => 34_611,
             (_, Bug::BatchRestUnpinned) => 15_919,
+            (_, Bug::EvictedAnyway) => 1_790,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,
         })

@@ -18,6 +18,7 @@ pub struct Report {
     pub retries: u64,
     pub moves: u64,
     pub helped: u64,
+    pub evicted: u64,
     pub deaths: u64,
     pub crashes: u64,
     /// Times that a node's workers ended or died.
@@ -59,6 +60,7 @@ impl Report {
         self.retries += other.retries;
         self.moves += other.moves;
         self.helped += other.helped;
+        self.evicted += other.evicted;
         self.deaths += other.deaths;
         self.crashes += other.crashes;
         self.restarts += other.restarts;

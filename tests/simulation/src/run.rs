@@ -144,6 +144,10 @@ impl Run {
         report.count(&operations);
         report.freed = cluster.freed();
         operations.extend(notes.expiries.take());
+        if setting.table.options.evicts {
+            let evictions: Vec<_> = operations.iter().filter_map(Operation::eviction).collect();
+            operations.extend(evictions);
+        }
         judge(operations, SEARCH_BUDGET).map_err(told)?;
         Ok(report)
     }
@@ -257,6 +261,7 @@ impl Run {
             self.report.retries += counts.retries.get();
             self.report.moves += counts.moves.get();
             self.report.helped += counts.helped.get();
+            self.report.evicted += counts.evicted.get();
         }
     }
 

@@ -51,6 +51,8 @@ pub enum Workload {
     /// The work of other workloads by clients that share their host's connections, which break for
     /// all of them when a client dies while it posts, or uses a key that a node refuses.
     Hosts,
+    /// The work of other workloads in a table that evicts.
+    Cache,
 }
 
 /// By which rules the clients go.
@@ -180,7 +182,11 @@ impl Kind {
         let is_of = |workload: &Workload| {
             let is_own = matches!(
                 workload,
-                Workload::Batches | Workload::FarBatches | Workload::Pins | Workload::Hosts
+                Workload::Batches
+                    | Workload::FarBatches
+                    | Workload::Pins
+                    | Workload::Hosts
+                    | Workload::Cache
             );
             protocol == Protocol::Loch || !is_own
         };
@@ -221,7 +227,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 14] = [
+    pub const ALL: [Workload; 15] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,
@@ -236,6 +242,7 @@ impl Workload {
         Self::Pins,
         Self::Hosts,
         Self::FarBatches,
+        Self::Cache,
     ];
 
     /// Its name on the command line.
@@ -255,6 +262,7 @@ impl Workload {
             Workload::FarBatches => "far-batches",
             Workload::Pins => "pins",
             Workload::Hosts => "hosts",
+            Workload::Cache => "cache",
         }
     }
 
@@ -270,6 +278,7 @@ impl Workload {
             Self::FarBatches => batches::far(random),
             Self::Pins => variants::pins(random),
             Self::Hosts => variants::hosts(random),
+            Self::Cache => variants::cache(random),
             _ => self.usual(random),
         }
     }
@@ -296,13 +305,7 @@ impl Workload {
             Workload::Long => random.random_range(16..=32),
             _ => 20,
         };
-        let options = Options {
-            filter_bits: random.random_bool(0.8),
-            cache: pick(random, one_host),
-            multi_read: random.random(),
-            batched_reads: pick(random, one_host),
-            checksums: !one_host,
-        };
+        let options = options(one_host, random);
         let (faults, clients) = (faults(random), random.random_range(3..=5));
         let lanes = if random.random_bool(0.7) { 1 } else { random.random_range(2..=3) };
         Setting {
@@ -364,7 +367,8 @@ impl Workload {
             | Workload::Batches
             | Workload::FarBatches
             | Workload::Pins
-            | Workload::Hosts => (2, 4, 16),
+            | Workload::Hosts
+            | Workload::Cache => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
                 let slots = u64::from(buckets) * slots_of_buckets;
@@ -524,6 +528,17 @@ fn expiry(usual: Setting, random: &mut impl Rng) -> Setting {
     setting.faults.wall_skew_ms = random.random_range(0..=2);
     setting.lives = Some(Lives { long: 1, ops_max: 20 });
     setting
+}
+
+fn options(one_host: bool, random: &mut impl Rng) -> Options {
+    Options {
+        filter_bits: random.random_bool(0.8),
+        cache: pick(random, one_host),
+        multi_read: random.random(),
+        batched_reads: pick(random, one_host),
+        checksums: !one_host,
+        evicts: false,
+    }
 }
 
 /// One of the three ways to leave or set a switch.

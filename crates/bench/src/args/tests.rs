@@ -181,7 +181,7 @@ fn every_switch_can_be_turned() {
         batched_reads: AutoSwitch::On,
         checksums: Switch::On,
         ways: 2,
-        bucket_slots: 1,
+        bucket_slots: Some(1),
         index_fill: 50,
     };
     assert_eq!(options.unwrap().table, expected);

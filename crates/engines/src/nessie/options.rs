@@ -4,6 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::geometry::Protocol;
 
+/// Slots of a bucket, unless they are declared.
+pub const BUCKET_SLOTS: u8 = 4;
+/// The same in a table that evicts.
+pub const BUCKET_SLOTS_OF_CACHE: u8 = 3;
+
 /// The options of every table that is laid out as nessie's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -13,8 +18,9 @@ pub struct LayoutOptions {
     pub index_slots: Option<u64>,
     /// Hash functions of the index, 2 to 4. Default 3.
     pub ways: u8,
-    /// Slots that each hash function gives a key: 1, 2 or 4. Default 4.
-    pub bucket_slots: u8,
+    /// Slots that each hash function gives a key: 1, 2 or 4, default 4; in a table that evicts 1 or
+    /// 3, default 3.
+    pub bucket_slots: Option<u8>,
     /// Whether index entries carry bits of the key's hash. Default yes.
     pub filter_bits: bool,
     /// Whether the header of a long entry is read before its value. Default yes.
@@ -25,6 +31,19 @@ pub struct LayoutOptions {
     /// Whether entries carry checksums. Default: only over a network, where a second READ costs a
     /// round trip; clients on the node's host do not need checksums.
     pub checksums: bool,
+    /// What happens to a PUT that finds no room. Default none: it is refused.
+    pub eviction: Eviction,
+}
+
+/// What a table does when a PUT finds no room, neither memory nor a slot of the index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Eviction {
+    /// The table stores: the PUT is refused.
+    #[default]
+    None,
+    /// The table is a cache: values that are used little make room.
+    Sieve,
 }
 
 impl Default for LayoutOptions {
@@ -32,11 +51,12 @@ impl Default for LayoutOptions {
         Self {
             index_slots: None,
             ways: 3,
-            bucket_slots: 4,
+            bucket_slots: None,
             filter_bits: true,
             multi_read: true,
             batched_reads: None,
             checksums: false,
+            eviction: Eviction::None,
         }
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::any::AnyClient;
 use super::geometry::{Geometry, Options as Switches, Protocol};
 use super::hash::TableMap;
-use super::options::{LayoutOptions, Options, TableProtocol};
+use super::options::{
+    BUCKET_SLOTS, BUCKET_SLOTS_OF_CACHE, Eviction, LayoutOptions, Options, TableProtocol,
+};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes, Workers};
 use crate::error::LayoutError;
 use crate::kv::Kv;
@@ -105,10 +107,11 @@ impl Workers for Nessie {
 
 /// The switches for clients of a table with this layout.
 pub(crate) fn switches(layout: &LayoutOptions, cache: Option<bool>, room: &Room) -> Switches {
-    let LayoutOptions { filter_bits, multi_read, batched_reads, checksums, .. } = *layout;
+    let LayoutOptions { filter_bits, multi_read, batched_reads, checksums, eviction, .. } = *layout;
     // Over a network a second READ of the generation costs a round trip.
     let checksums = checksums || room.is_remote;
-    Switches { filter_bits, cache, multi_read, batched_reads, checksums }
+    let evicts = eviction == Eviction::Sieve;
+    Switches { filter_bits, cache, multi_read, batched_reads, checksums, evicts }
 }
 
 /// The geometry of a table that has `share` bytes of each node.
@@ -126,6 +129,10 @@ pub(crate) fn geometry(
     };
     let value_max = room.value_max.unwrap_or(VALUE_BYTES_DEFAULT);
     let LayoutOptions { ways, bucket_slots, .. } = *layout;
+    let bucket_slots = bucket_slots.unwrap_or(match switches.evicts {
+        true => BUCKET_SLOTS_OF_CACHE,
+        false => BUCKET_SLOTS,
+    });
     let geometry =
         Geometry::plan(room.nodes, share, slots, ways, bucket_slots, value_max, switches)?;
     let data = geometry.data_bytes();

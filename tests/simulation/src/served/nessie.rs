@@ -49,7 +49,8 @@ fn draw(
 ) -> Rc<dyn Design> {
     let mut setting = Setting::draw(random, false);
     let (filter_bits, multi_read) = (random.random(), random.random());
-    let layout = LayoutOptions { bucket_slots: 2, filter_bits, multi_read, ..Default::default() };
+    let layout =
+        LayoutOptions { bucket_slots: Some(2), filter_bits, multi_read, ..Default::default() };
     setting = setting.of(options(layout, random));
     if !is_scarce {
         return Rc::new(Nessie { setting, buckets: 4, chunks: 40 });

@@ -31,6 +31,19 @@ pub fn pins(random: &mut impl Rng) -> Setting {
     setting
 }
 
+/// The work of another workload in a table that evicts: memory or the index is often short.
+pub fn cache(random: &mut impl Rng) -> Setting {
+    use Workload::{Expiry, Full, HeldUp, Hot, Moves, Reuse, Scarce, Wraps};
+    let others = [Scarce, Scarce, Wraps, HeldUp, Full, Reuse, Moves, Expiry, Hot];
+    let mut setting = others[random.random_range(0..others.len())].setting(random);
+    setting.table.options.evicts = true;
+    setting.table.bucket_slots = if setting.table.bucket_slots == 1 { 1 } else { 3 };
+    if random.random_bool(0.3) && setting.profile.one_host {
+        setting.pins = random.random_range(0.1..0.3);
+    }
+    setting
+}
+
 /// The work of another workload by several clients of few hosts, which share connections. Clients
 /// die more often than elsewhere, and what they have under way is held up for as long as the node
 /// takes to fence them.

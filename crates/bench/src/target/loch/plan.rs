@@ -13,7 +13,7 @@ use loch::{ByteSize, FabricKind, NodeConfig, TableConfig, WorkersConfig};
 use loch_engines::limits::{CHUNK_BYTES, WORKER_LANES};
 use loch_engines::nessie::dte::head_bytes;
 use loch_engines::nessie::geometry::{Bits, Protocol};
-use loch_engines::nessie::options::LayoutOptions;
+use loch_engines::nessie::options::{BUCKET_SLOTS, LayoutOptions};
 use loch_engines::nessie::slab::Classes;
 use loch_engines::region::{TABLE_ALIGN_BYTES, tables_offset};
 use loch_engines::registry::Map;
@@ -175,8 +175,7 @@ fn declare(
     mut table: TableConfig,
     index_slots: u64,
 ) -> Result<(TableConfig, bool), loch::Error> {
-    let LayoutOptions { ways, bucket_slots, filter_bits, multi_read, checksums, .. } =
-        LayoutOptions::default();
+    let LayoutOptions { ways, filter_bits, multi_read, checksums, .. } = LayoutOptions::default();
     // Engines that keep values in their own memory know the best size of their index.
     if !engine.needs().private_memory {
         table.set("index_slots", i64::try_from(index_slots).unwrap_or(i64::MAX))?;
@@ -198,7 +197,7 @@ fn declare(
     // without an option has it off.
     for (field, value, is_chosen) in [
         ("ways", own.ways.into(), own.ways != ways),
-        ("bucket_slots", own.bucket_slots.into(), own.bucket_slots != bucket_slots),
+        ("bucket_slots", own.bucket_slots.unwrap_or_default().into(), own.bucket_slots.is_some()),
         ("filter_bits", switch(own.filter_bits), bool::from(own.filter_bits) != filter_bits),
         ("multi_read", switch(own.multi_read), bool::from(own.multi_read) != multi_read),
         ("checksums", switch(own.checksums), bool::from(own.checksums) != checksums),
@@ -310,7 +309,8 @@ fn data_bytes_a_node(spec: &Spec, protocol: Protocol, room: Room) -> u64 {
     let entry_bytes = head_bytes(protocol) + spec.key_size + spec.value_size;
     let records = spec.records.div_ceil(spec.nodes.into());
     let mut bytes = records.saturating_mul(entry_bytes as u64);
-    let candidates = u32::from(spec.table.ways) * u32::from(spec.table.bucket_slots);
+    let candidates =
+        u32::from(spec.table.ways) * u32::from(spec.table.bucket_slots.unwrap_or(BUCKET_SLOTS));
     let nodes = u16::try_from(spec.nodes).unwrap_or(u16::MAX);
     let headroom = if room.clients > 1 { HEADROOM_OF_MANY_PERCENT } else { HEADROOM_PERCENT };
     for _ in 0..2 {

@@ -64,6 +64,8 @@ pub(in crate::nessie) struct List {
     pub reopened: u64,
     /// The next slab to be swept.
     pub sweep_at: usize,
+    /// So many times more it is known that there is no memory but what can be evicted.
+    pub known_full: u32,
     /// For each slab the entries that were never used, from the next one on.
     fresh: Vec<Fresh>,
     /// Entries that a sweep found free, or that have left the quarantine.
@@ -147,6 +149,14 @@ impl<F: Fabric> Owner<'_, F> {
         Ok((word >> ((at.offset() & 4) * 8)) as u32)
     }
 
+    /// Whether an entry of a mapped slab is in use: it was used before, and is not noted free.
+    pub fn is_used(&self, class: &Class, entry: Entry) -> Result<bool, FabricError> {
+        let formatted = self.fabric.load(self.formatted_addr(entry.slab))?;
+        let generation = unpinned(self.fabric.load(self.at(class, entry))?);
+        let is_free = self.note(class, entry)? == note_of(generation);
+        Ok(u64::from(entry.number) < formatted && !is_free)
+    }
+
     #[inline(always)]
     fn at(&self, class: &Class, entry: Entry) -> RemoteAddr {
         self.map.slab_addr(entry.slab).add(class.entry_at(entry.number))
@@ -221,6 +231,7 @@ impl List {
             slabs: Vec::new(),
             reopened: 0,
             sweep_at: 0,
+            known_full: 0,
             fresh: Vec::new(),
             free: Vec::new(),
             recent: VecDeque::new(),

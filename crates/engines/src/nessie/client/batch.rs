@@ -7,6 +7,7 @@ use super::alloc::Own;
 use crate::limits::{BATCH_KEYS, BATCH_PUTS};
 use crate::nessie::layout::hash::{KeyHash, TableMap};
 use crate::nessie::layout::ite::Ite;
+use crate::nessie::layout::marks::Mark;
 
 /// As many as keys of a batch.
 type Each<T> = ArrayVec<T, BATCH_KEYS>;
@@ -22,6 +23,8 @@ pub(in crate::nessie) struct Batch {
     pub cold: Each<u8>,
     /// The keys that are left to the general path.
     pub rest: Each<u8>,
+    /// The keys whose values were read, in a table that evicts.
+    pub used: Each<u8>,
     /// The entries into which the values of PUTs were written.
     pub owned: ArrayVec<Own, BATCH_PUTS>,
     /// What was written into them.
@@ -38,6 +41,8 @@ pub(in crate::nessie) struct Look {
     pub slot: RemoteAddr,
     /// The slot's word.
     pub word: Ite,
+    /// The slot's mark, in a table that evicts.
+    pub mark: Mark,
     /// How many buckets have shown no match, or [`Look::REMEMBERED`].
     pub way: u8,
 }
@@ -45,7 +50,7 @@ pub(in crate::nessie) struct Look {
 impl Default for Look {
     fn default() -> Self {
         let slot = RemoteAddr::new(RegionId(0), 0);
-        Self { hash: KeyHash::default(), slot, word: Ite::default(), way: 0 }
+        Self { hash: KeyHash::default(), slot, word: Ite::default(), mark: Mark::default(), way: 0 }
     }
 }
 
@@ -56,7 +61,8 @@ impl Look {
     /// Begins in the key's first bucket.
     #[inline(always)]
     pub fn begin(map: &TableMap, hash: KeyHash) -> Self {
-        Self { hash, slot: hash.first_bucket(map), word: Ite::default(), way: 0 }
+        let slot = hash.first_bucket(map);
+        Self { hash, slot, ..Self::default() }
     }
 }
 
@@ -87,6 +93,7 @@ impl Default for Batch {
             swaps: Each::new(),
             cold: Each::new(),
             rest: Each::new(),
+            used: Each::new(),
             owned: ArrayVec::new(),
             written: ArrayVec::new(),
             entry: Buf::new(),

@@ -49,6 +49,8 @@ pub(in crate::nessie) struct Kept {
     /// newer than the epoch of the operation that saw the word.
     epoch: u64,
     used: u64,
+    /// The epoch in which this client marked the entry as used last, in a table that evicts.
+    marked: u8,
 }
 
 impl Kept {
@@ -93,6 +95,12 @@ impl Cache {
         self.sets.iter().flatten().flatten()
     }
 
+    /// Whether the entry is to be marked as used: once in each epoch of the marks.
+    pub fn is_to_mark(&mut self, hash: u64, mark_epoch: u8) -> bool {
+        let kept = self.set(hash).iter_mut().flatten().find(|kept| kept.hash == hash);
+        kept.is_some_and(|kept| std::mem::replace(&mut kept.marked, mark_epoch) != mark_epoch)
+    }
+
     pub fn forget(&mut self, hash: u64) {
         for kept in self.set(hash) {
             if kept.as_ref().is_some_and(|kept| kept.hash == hash) {
@@ -119,7 +127,7 @@ impl Cache {
         let bytes = entry[..if has_value { len } else { header.value_at() }].to_vec();
         self.clock += 1;
         let line = Line { slot, word, header, has_value };
-        let kept = Kept { hash, line, bytes, epoch, used: self.clock };
+        let kept = Kept { hash, line, bytes, epoch, used: self.clock, marked: u8::MAX };
         let set = self.set(hash);
         let same = set.iter().position(|kept| kept.as_ref().is_some_and(|kept| kept.hash == hash));
         let oldest = || (0..WAYS).min_by_key(|w| set[*w].as_ref().map_or(0, |kept| kept.used));

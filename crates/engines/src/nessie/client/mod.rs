@@ -3,6 +3,8 @@
 pub(super) mod alloc;
 pub(super) mod batch;
 pub(super) mod cache;
+pub(super) mod look;
+pub(super) mod marking;
 pub(super) mod pins;
 pub(super) mod turns;
 pub(super) mod waits;
@@ -16,6 +18,7 @@ use loch_fabric::{Fabric, FabricError, RegionId, RoundTrip, Validation};
 use self::alloc::{Allocator, Owner};
 use self::batch::Batch;
 use self::cache::Cache;
+use self::marking::Clock;
 use self::pins::Pins;
 use self::turns::Turns;
 use self::waits::Wait;
@@ -65,6 +68,8 @@ pub struct Client<F: Fabric> {
     /// The state of a batch, used again and again.
     pub(super) batch: Cell<Option<Box<Batch>>>,
     pub(super) pins: Pins,
+    /// The clock of the marks, in a table that evicts.
+    pub(super) clock: Clock,
     pub(super) counts: Counts,
     pub(super) timeout_us: u64,
     stamps: Cell<Stamps>,
@@ -80,6 +85,8 @@ pub struct Counts {
     pub moves: Cell<u64>,
     /// Unfinished moves of other clients that this client completed or undid.
     pub helped: Cell<u64>,
+    /// Values evicted to make room for others, in a table that evicts.
+    pub evicted: Cell<u64>,
 }
 
 /// The stamps that this client may still use: unique numbers, leased in blocks from its node.
@@ -156,6 +163,7 @@ impl<F: Fabric> Client<F> {
             spare: SpareBuffers::default(),
             batch: Cell::default(),
             pins: Pins::default(),
+            clock: Clock::default(),
             counts: Counts::default(),
             timeout_us,
             stamps: Cell::default(),

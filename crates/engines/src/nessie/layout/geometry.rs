@@ -20,6 +20,10 @@ pub const GEN_BITS_MIN: u32 = 14;
 
 /// The bit of [`Geometry::options`] beside [`Options`] and [`Protocol`] that makes a table coupled.
 const COUPLED: u32 = 1 << 16;
+/// The bit of [`Options::evicts`], which is not beside those of the other options.
+const EVICTS: u32 = 1 << 17;
+/// The bits of [`Options`].
+const OPTION_BITS: u32 = ((1 << PROTOCOL_AT) - 1) | EVICTS;
 
 /// The shape of a table, fixed when it is created and the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -27,7 +31,8 @@ const COUPLED: u32 = 1 << 16;
 pub struct Geometry {
     /// Hash functions of the cuckoo index: 2 to 4 (nessie §4.1.1).
     pub ways: u8,
-    /// Slots of a bucket: 1 (the paper's index), 2 or 4. A bucket is read with one READ.
+    /// Slots of a bucket: 1 (the paper's index), 2 or 4; in a table that evicts 1 or 3, because a
+    /// word of marks stands beside them. A bucket is read with one READ.
     pub bucket_slots: u8,
     /// Nodes, each with one data table.
     pub nodes: u16,
@@ -62,6 +67,8 @@ pub struct Options {
     pub batched_reads: Option<bool>,
     /// Entries carry a checksum. Readers for whom a second look is expensive need it.
     pub checksums: bool,
+    /// A PUT that finds no room evicts other values; buckets have [`super::marks`].
+    pub evicts: bool,
 }
 
 impl Default for Options {
@@ -72,6 +79,7 @@ impl Default for Options {
             multi_read: true,
             batched_reads: None,
             checksums: false,
+            evicts: false,
         }
     }
 }
@@ -85,6 +93,7 @@ impl Options {
             | (self.checksums as u32) << 2
             | tri(self.cache) << 3
             | tri(self.batched_reads) << 5
+            | if self.evicts { EVICTS } else { 0 }
     }
 
     /// The options that `bits` stand for; `None` if no options do.
@@ -95,8 +104,9 @@ impl Options {
             2 => Some(Some(true)),
             _ => None,
         };
-        (bits >> 7 == 0).then_some(())?;
+        (bits & !OPTION_BITS == 0).then_some(())?;
         Some(Self {
+            evicts: bits & EVICTS != 0,
             filter_bits: bits & 1 != 0,
             multi_read: bits & 2 != 0,
             checksums: bits & 4 != 0,
@@ -268,7 +278,8 @@ impl Geometry {
         };
         let overhead = geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES);
         // Every chunk needs its own bytes and a word in the chunk table.
-        let room = table_bytes.saturating_sub(overhead).saturating_sub(TABLE_ALIGN_BYTES);
+        let beside = TABLE_ALIGN_BYTES + geometry.ledger_bytes();
+        let room = table_bytes.saturating_sub(overhead).saturating_sub(beside);
         geometry.chunks = (room / (CHUNK_BYTES + 8)).min(DATA_TABLE_BYTES_MAX / CHUNK_BYTES);
         let planned = geometry.validate().and_then(|shape| match geometry.chunks {
             PLANNED_CHUNKS_MIN.. => Ok(shape.geometry),
@@ -297,8 +308,12 @@ impl Geometry {
         if !(2..=4).contains(&self.ways) {
             return wrong(format!("ways is {}, it may be 2 to 4", self.ways));
         }
-        if ![1, 2, 4].contains(&self.bucket_slots) {
-            return wrong(format!("bucket_slots is {}, it may be 1, 2 or 4", self.bucket_slots));
+        let (possible, some): (&[u8], _) = match self.evicts() {
+            true => (&[1, 3], "1 or 3, because the table evicts"),
+            false => (&[1, 2, 4], "1, 2 or 4"),
+        };
+        if !possible.contains(&self.bucket_slots) {
+            return wrong(format!("bucket_slots is {}, it may be {some}", self.bucket_slots));
         }
         if self.nodes == 0 || self.nodes as usize > NODES_MAX {
             return wrong(format!("nodes is {}, it may be 1 to {NODES_MAX}", self.nodes));
@@ -318,12 +333,17 @@ impl Geometry {
             return Err(self.wrong_data_bytes());
         }
         let known = (
-            Options::from_bits(self.options & ((1 << PROTOCOL_AT) - 1)),
-            Protocol::from_bits(self.options & !COUPLED),
+            Options::from_bits(self.options & OPTION_BITS),
+            Protocol::from_bits(self.options & !(COUPLED | EVICTS)),
         );
         let (Some(options), Some(protocol)) = known else {
             return wrong(format!("options {:#x} are unknown", self.options));
         };
+        if options.evicts && protocol != Protocol::Loch {
+            return wrong(
+                "a table of protocol \"published\" does not evict: use protocol \"loch\"".into(),
+            );
+        }
         let candidates = self.ways as u32 * self.bucket_slots as u32;
         let bits = Bits::new(candidates, self.nodes, self.data_bytes());
         let coupled = self.options & COUPLED != 0;
@@ -341,7 +361,7 @@ impl Geometry {
 
     /// The same geometry for the clients of a protocol.
     pub fn with_protocol(self, protocol: Protocol) -> Self {
-        let options = self.options & (COUPLED | ((1 << PROTOCOL_AT) - 1));
+        let options = self.options & (COUPLED | OPTION_BITS);
         Self { options: options | protocol.to_bits(), ..self }
     }
 
@@ -353,7 +373,24 @@ impl Geometry {
     /// Bytes of one index shard.
     pub fn shard_bytes(&self) -> u64 {
         // A shard starts on a cache line, so that a bucket never straddles one.
-        (self.buckets_per_shard as u64 * self.bucket_slots as u64 * 8).next_multiple_of(64)
+        (self.buckets_per_shard as u64 * self.bucket_bytes()).next_multiple_of(64)
+    }
+
+    /// Words of a bucket: its slots and, in a table that evicts, their marks.
+    #[inline(always)]
+    pub fn bucket_words(&self) -> usize {
+        self.bucket_slots as usize + usize::from(self.evicts())
+    }
+
+    /// Bytes of a bucket. A bucket starts at a multiple of them.
+    #[inline(always)]
+    pub fn bucket_bytes(&self) -> u64 {
+        self.bucket_words() as u64 * 8
+    }
+
+    #[inline(always)]
+    fn evicts(&self) -> bool {
+        self.options & EVICTS != 0
     }
 
     /// Slots of the whole index, over all nodes.
@@ -362,6 +399,11 @@ impl Geometry {
             * self.shards_per_node as u64
             * self.buckets_per_shard as u64
             * self.bucket_slots as u64
+    }
+
+    /// Bytes of the [`super::ledger`], which only a table that evicts has.
+    fn ledger_bytes(&self) -> u64 {
+        if self.evicts() { LEDGER_BYTES } else { 0 }
     }
 
     /// Bytes of one node's data table.
@@ -376,6 +418,8 @@ const BUCKETS_PER_SHARD_MIN: u64 = 4;
 /// The fewest chunks of a planned data table: with fewer, no client could lease a slab of each
 /// common size. A table with fewer is in order nevertheless, and simulations have such tables.
 const PLANNED_CHUNKS_MIN: u64 = 16;
+/// Bytes of the [`super::ledger`], with those that align it.
+const LEDGER_BYTES: u64 = 4096;
 
 impl Shape {
     /// Where the chunk table starts, from the table's first byte.
@@ -383,9 +427,14 @@ impl Shape {
         self.geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES)
     }
 
+    /// Where the [`super::ledger`] of a table that evicts starts, from the table's first byte.
+    pub fn ledger_offset(&self) -> u64 {
+        (self.chunk_table_offset() + self.geometry.chunks * 8).next_multiple_of(64)
+    }
+
     /// Where the data table starts, from the table's first byte.
     pub fn data_offset(&self) -> u64 {
-        (self.chunk_table_offset() + self.geometry.chunks * 8).next_multiple_of(TABLE_ALIGN_BYTES)
+        (self.ledger_offset() + self.geometry.ledger_bytes()).next_multiple_of(TABLE_ALIGN_BYTES)
     }
 
     /// Bytes of the table on one node.

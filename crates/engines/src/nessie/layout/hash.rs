@@ -5,6 +5,8 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::geometry::Shape;
 use super::ite::{Codec, Ite};
+use super::ledger::Ledger;
+use super::marks::{Mark, Marks};
 use super::slab::{Class, Classes, Slab};
 use crate::key_hash::mix;
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
@@ -27,6 +29,8 @@ pub struct TableMap {
     data: Vec<RemoteAddr>,
     /// Bytes of each data table.
     data_bytes: u64,
+    /// First byte of the ledger on each node, which only a table that evicts has.
+    ledgers: Vec<Ledger>,
     /// Session slots of each node.
     sessions: Vec<(RegionId, u32)>,
 }
@@ -53,6 +57,7 @@ impl TableMap {
             chunks: nodes.iter().map(|n| n.0.add(shape.chunk_table_offset())).collect(),
             data: nodes.iter().map(|n| n.0.add(shape.data_offset())).collect(),
             data_bytes: geometry.data_bytes(),
+            ledgers: nodes.iter().map(|n| Ledger::new(n.0.add(shape.ledger_offset()))).collect(),
             sessions: nodes.iter().map(|n| (n.0.region(), n.1)).collect(),
             shape,
         }
@@ -93,6 +98,31 @@ impl TableMap {
     #[inline(always)]
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
+    }
+
+    /// The ledger of the node with data table `dti`, in a table that evicts.
+    pub fn ledger(&self, dti: u8) -> Ledger {
+        self.ledgers[usize::from(dti)]
+    }
+
+    /// The bucket of a slot, and the slot's position in it.
+    #[inline(always)]
+    pub fn bucket_of(&self, slot: RemoteAddr) -> (RemoteAddr, usize) {
+        let within = slot.offset() & (self.shape.geometry.bucket_bytes() - 1);
+        (RemoteAddr::new(slot.region(), slot.offset() - within), within as usize / 8)
+    }
+
+    /// The mark of a slot, in a table that evicts.
+    #[inline(always)]
+    pub fn mark_addr(&self, slot: RemoteAddr) -> RemoteAddr {
+        let (bucket, position) = self.bucket_of(slot);
+        self.marks_addr(bucket).add(1 + position as u64)
+    }
+
+    /// The word of marks of a bucket, in a table that evicts.
+    #[inline(always)]
+    pub fn marks_addr(&self, bucket: RemoteAddr) -> RemoteAddr {
+        bucket.add(u64::from(self.shape.geometry.bucket_slots) * 8)
     }
 
     /// The descriptor word of a chunk.
@@ -161,6 +191,12 @@ impl KeyHash {
         self.low ^ self.high.rotate_left(32)
     }
 
+    /// What a ghost of the key looks like. It is never zero, which is no ghost.
+    #[inline]
+    pub fn print(&self) -> u8 {
+        ((self.high >> 32) as u8).max(1)
+    }
+
     /// The filter bits as they stand in an index entry.
     #[inline(always)]
     pub fn filter(&self, map: &TableMap) -> u64 {
@@ -177,7 +213,7 @@ impl KeyHash {
     /// The position of the home slot in the first bucket.
     #[inline]
     fn home(&self, map: &TableMap) -> u8 {
-        (self.high >> 60) as u8 & (map.shape.geometry.bucket_slots - 1)
+        (self.high >> 60) as u8 % map.shape.geometry.bucket_slots
     }
 
     /// The bucket of the first hash function, which holds most keys.
@@ -190,7 +226,7 @@ impl KeyHash {
     #[inline(always)]
     pub fn bucket(&self, map: &TableMap, earlier: &[RemoteAddr]) -> RemoteAddr {
         let geometry = &map.shape.geometry;
-        let bucket_bytes = geometry.bucket_slots as u64 * 8;
+        let bucket_bytes = geometry.bucket_bytes();
         // Double hashing gives each way a hash of its own, over all buckets of all shards.
         let h = match earlier.len() as u64 {
             0 => self.low,
@@ -278,7 +314,9 @@ impl Candidates {
     /// reverse: in the first bucket two positions are exchanged so that home comes first.
     #[inline]
     pub fn position(&self, c: usize) -> usize {
-        if c < self.bucket_slots as usize { c ^ self.home as usize } else { c }
+        let (slots, exchanged) = (self.bucket_slots as usize, c ^ self.home as usize);
+        // In a bucket of three slots the one without a partner stays where it is.
+        if c < slots && exchanged < slots { exchanged } else { c }
     }
 
     /// Words of all buckets, as they lie in memory, by candidate number.
@@ -289,6 +327,29 @@ impl Candidates {
             arranged[c] = Ite(words[self.position(c)]);
         }
         arranged
+    }
+
+    /// The mark of candidate `c`, among those of all buckets.
+    #[inline]
+    pub fn mark_in(&self, marks: &[Marks; WAYS_MAX], c: usize) -> Mark {
+        let (position, slots) = (self.position(c), self.bucket_slots());
+        marks[position / slots].of(position % slots)
+    }
+
+    /// Splits the words of all buckets of a table that evicts, as they lie in memory, into slots by
+    /// candidate number and marks by way.
+    #[inline]
+    pub fn arrange_marked(
+        &self,
+        words: &[u64; CANDIDATES_MAX],
+    ) -> ([Ite; CANDIDATES_MAX], [Marks; WAYS_MAX]) {
+        let slots = self.bucket_slots();
+        let (mut plain, mut marks) = ([0; CANDIDATES_MAX], [Marks::default(); WAYS_MAX]);
+        for (way, bucket) in words.chunks_exact(slots + 1).enumerate().take(self.ways.into()) {
+            plain[way * slots..][..slots].copy_from_slice(&bucket[..slots]);
+            marks[way] = Marks(bucket[slots]);
+        }
+        (self.arrange(&plain), marks)
     }
 
     /// The candidate number of a slot.

@@ -13,4 +13,6 @@ pub mod dte;
 pub mod geometry;
 pub mod hash;
 pub mod ite;
+pub mod ledger;
+pub mod marks;
 pub mod slab;

@@ -21,6 +21,8 @@ const PARKED_ENTRIES: usize = 256;
 /// The pause between two looks when the free entries are pinned or held by other lanes. The other
 /// lanes go on meanwhile.
 const HELD_POLL_US: u64 = 50;
+/// How often a client evicts before it looks again for memory that nobody uses.
+const EVICTIONS_WITHOUT_LOOK: u32 = 256;
 const _: () = assert!(HELD_POLL_US <= LANES_PAUSE_US_MAX);
 
 impl<F: Fabric> Client<F> {
@@ -81,6 +83,10 @@ impl<F: Fabric> Client<F> {
                 Err(EngineError::OutOfMemory { .. }) if !is_late && self.has_pinned(class) => {
                     waits_for_pin = true;
                 }
+                // Clients that empty slabs for others may be in each other's way.
+                Err(EngineError::OutOfMemory { .. }) if !is_late && self.evicts() => {
+                    self.fabric.pause(HELD_POLL_US).await;
+                }
                 // Another lane may have held or freed the entry that this lane did not find.
                 Err(EngineError::OutOfMemory { .. })
                     if !is_late && (was_disturbed || is_disturbed()) =>
@@ -118,6 +124,10 @@ impl<F: Fabric> Client<F> {
             return Ok(());
         }
         self.rest_parked(class, PARKED_ENTRIES).await?;
+        // In a table that evicts there is usually no other memory, and to look for it is dear.
+        if self.is_known_full(class) && self.evict(class).await? {
+            return Ok(());
+        }
         for dti in &self.tables {
             if self.lease(*dti, class, Kind::Roomy).await?
                 || self.lease(*dti, class, Kind::Free).await?
@@ -134,6 +144,22 @@ impl<F: Fabric> Client<F> {
                 return Ok(());
             }
         }
+        if self.evict(class).await? {
+            self.set_known_full(class);
+            return Ok(());
+        }
         self.wait_for_room(class, rooms).await
+    }
+
+    /// Whether it is a short time since a look for memory that nobody uses was in vain.
+    fn is_known_full(&self, class: Class) -> bool {
+        let mut alloc = self.alloc.borrow_mut();
+        let list = alloc.list(class);
+        list.known_full = list.known_full.saturating_sub(1);
+        list.known_full > 0
+    }
+
+    fn set_known_full(&self, class: Class) {
+        self.alloc.borrow_mut().list(class).known_full = EVICTIONS_WITHOUT_LOOK;
     }
 }

@@ -14,9 +14,11 @@ use crate::error::EngineError;
 use crate::limits::{SEARCH_CHUNKS, SEARCHES_FOR_ROOM};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
-use crate::nessie::layout::dte::note_of;
+use crate::nessie::client::pins::is_pinned;
+use crate::nessie::layout::dte::{PINNED, note_of};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::slab::{Chunk, Class, Entry, LARGE, SLAB_HEADER_BYTES, Slab};
+use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
     /// Gives back an entry that was never in the index, or whose tentative word was removed.
@@ -302,6 +304,26 @@ impl<F: Fabric> Client<F> {
         Ok((formatted, notes.chunks_exact(4).map(note).collect()))
     }
 
+    /// Whether no entry of a slab is in use or pinned.
+    pub(super) async fn is_unused(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+        let base = self.map.slab_addr(slab);
+        let (formatted, notes) = self.read_notes(slab, class).await?;
+        for (number, note) in notes.into_iter().enumerate().take(formatted as usize) {
+            let at = base.add(class.entry_at(number as u32));
+            let generation = self.read_word(at).await?;
+            if note == 0 || note != note_of(generation) {
+                return Ok(false);
+            }
+            if generation & PINNED != 0
+                && is_pinned(&self.fabric, &self.map, at)?
+                && !planted::is(Bug::PinRecut)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The note of one entry: half of a word.
     pub(in crate::nessie) async fn read_note(
         &self,
@@ -311,12 +333,6 @@ impl<F: Fabric> Client<F> {
         let at = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
         let word = self.read_word(RemoteAddr::new(at.region(), at.offset() & !7)).await?;
         Ok((word >> ((at.offset() & 4) * 8)) as u32)
-    }
-
-    pub(in crate::nessie) async fn read_word(&self, at: RemoteAddr) -> Result<u64, EngineError> {
-        let mut word = [0];
-        self.fabric.read_words(&[at], &mut word).await?;
-        Ok(word[0])
     }
 }
 

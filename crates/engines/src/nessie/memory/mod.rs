@@ -7,5 +7,7 @@
 //! | `allocate.rs` | takes an entry, from wherever there is one |
 
 mod allocate;
+mod empty;
+pub(super) mod evict;
 mod lease;
 mod reclaim;

@@ -17,9 +17,7 @@ use loch_fabric::Fabric;
 use crate::epoch::Grace;
 use crate::error::EngineError;
 use crate::nessie::client::Client;
-use crate::nessie::client::pins::is_pinned;
 use crate::nessie::client::waits::{Then, Wait};
-use crate::nessie::layout::dte::{PINNED, note_of};
 use crate::nessie::layout::slab::{Chunk, Class, Slab};
 use crate::planted::{self, Bug};
 
@@ -70,6 +68,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<(), EngineError> {
         if !self.is_waiting() {
             self.rest_parked(class, 1).await?;
+            self.empty_slabs(class).await?;
             for dti in &self.tables {
                 self.seize(*dti, class).await?;
                 self.take_apart(*dti).await?;
@@ -105,12 +104,6 @@ impl<F: Fabric> Client<F> {
         if !parked.is_empty() {
             self.wait_then(1, Then::Rested(class, parked)).await?;
         }
-        Ok(())
-    }
-
-    async fn wait_then(&self, more: u32, then: Then) -> Result<(), EngineError> {
-        let grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
-        self.waits.borrow_mut().push_back(Wait { grace, more, then });
         Ok(())
     }
 
@@ -204,26 +197,6 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Whether no entry of a slab is in use or pinned.
-    async fn is_unused(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
-        let base = self.map.slab_addr(slab);
-        let (formatted, notes) = self.read_notes(slab, class).await?;
-        for (number, note) in notes.into_iter().enumerate().take(formatted as usize) {
-            let at = base.add(class.entry_at(number as u32));
-            let generation = self.read_word(at).await?;
-            if note == 0 || note != note_of(generation) {
-                return Ok(false);
-            }
-            if generation & PINNED != 0
-                && is_pinned(&self.fabric, &self.map, at)?
-                && !planted::is(Bug::PinRecut)
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// Looks at all grace periods. Returns whether one of them made room.
     pub(super) async fn poll_waits(&self) -> Result<bool, EngineError> {
         // Other clients wait for us as we wait for them.
@@ -283,6 +256,19 @@ impl<F: Fabric> Client<F> {
                     room = true;
                 }
             }
+            Then::Empty(slabs) => {
+                let mut empty = Vec::new();
+                while let Some((slab, class)) = slabs.pop() {
+                    if self.is_emptied(slab, class).await? {
+                        empty.push((slab, class));
+                    } else {
+                        room |= self.keep_emptied(slab, class).await?;
+                    }
+                }
+                if !empty.is_empty() {
+                    self.wait_then(1, Then::TakeApart(empty)).await?;
+                }
+            }
         }
         Ok(room)
     }
@@ -299,7 +285,7 @@ impl<F: Fabric> Client<F> {
                 }
                 // Invariant 1: these slabs may not be leased yet. The node's scrubber waits in our
                 // place.
-                Then::Seize(..) => (),
+                Then::Seize(..) | Then::Empty(..) => (),
                 Then::TakeApart(slabs) => {
                     for (slab, class) in slabs {
                         self.abandon(slab, class, self.closing(class), class.entries).await?;

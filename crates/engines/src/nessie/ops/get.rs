@@ -14,13 +14,14 @@ use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::Ite;
+use crate::nessie::layout::marks::{Mark, Marks};
 use crate::nessie::layout::slab::Class;
 use crate::operation::Value;
 use crate::planted::{self, Bug};
 
 /// The outcome of one pass over the candidates.
 pub(super) enum Pass {
-    Found(usize, Ite, Header),
+    Found(usize, Ite, Header, Mark),
     Absent,
     Changed,
 }
@@ -47,17 +48,18 @@ impl<F: Fabric> Client<F> {
         // last entry that was read. The general path does everything else.
         let geometry = &self.map.shape.geometry;
         let (ways, slots) = (geometry.ways as usize, geometry.bucket_slots as usize);
+        let in_bucket = geometry.bucket_words();
         let filter = hash.filter(&self.map);
         let mut buckets = [RemoteAddr::new(self.session.home(), 0); WAYS_MAX];
         let mut words = [0; CANDIDATES_MAX];
         for way in 0..ways {
             buckets[way] = hash.bucket(&self.map, &buckets[..way]);
-            let bucket = self.fabric.read_bucket(buckets[way], slots).await?;
-            let bucket = &bucket[..slots];
-            let Some((position, word)) = self.first_match(bucket, filter) else {
-                words[way * slots..(way + 1) * slots].copy_from_slice(bucket);
+            let bucket = self.fabric.read_bucket(buckets[way], in_bucket).await?;
+            let Some((position, word)) = self.first_match(&bucket[..slots], filter) else {
+                words[way * slots..(way + 1) * slots].copy_from_slice(&bucket[..slots]);
                 continue;
             };
+            let mark = Marks(bucket[in_bucket - 1]).of(position);
             let Some((at, room)) = self.entry_at(word) else { break };
             buf.clear();
             let first = self.first_read_len(key.len(), Want::Value).min(room);
@@ -80,6 +82,7 @@ impl<F: Fabric> Client<F> {
                 }
             }
             self.hint_read(&header);
+            self.used(buckets[way].add(position as u64 * 8), mark)?;
             if self.cache.is_some() {
                 let candidates = Candidates::from_hash(&self.map, hash);
                 let slot = candidates.position(way * slots + position);
@@ -192,12 +195,16 @@ impl<F: Fabric> Client<F> {
             let (filled, pass) = self.get_pass(&candidates, key, want, buf, misses.take()).await;
             buf = filled;
             match pass? {
-                Pass::Found(slot, word, header) if self.is_expired(&header, &buf) => {
+                Pass::Found(slot, word, header, _) if self.is_expired(&header, &buf) => {
                     if self.expire(&candidates, key, slot, word, &header).await? {
                         return Ok(None);
                     }
                 }
-                Pass::Found(slot, word, header) => {
+                Pass::Found(slot, word, header, mark) => {
+                    if want == Want::Value {
+                        self.look_at_clock().await?;
+                        self.used(candidates.slot(slot), mark)?;
+                    }
                     self.remember(&candidates, slot, word, &buf);
                     return Ok(Some((header, buf)));
                 }
@@ -217,12 +224,12 @@ impl<F: Fabric> Client<F> {
         mut buf: Buf,
         misses: Option<[u64; CANDIDATES_MAX]>,
     ) -> (Buf, Result<Pass, EngineError>) {
-        let words = match misses {
-            Some(words) => Ok(candidates.arrange(&words)),
-            None => self.collect(candidates).await,
+        let looked = match misses {
+            Some(words) => Ok((candidates.arrange(&words), [Marks::default(); WAYS_MAX])),
+            None => self.collect_marked(candidates).await,
         };
-        let words = match words {
-            Ok(words) => words,
+        let (words, marks) = match looked {
+            Ok(looked) => looked,
             Err(error) => return (buf, Err(error)),
         };
         let looked_at = if misses.is_some() { candidates.count() } else { 0 };
@@ -236,7 +243,8 @@ impl<F: Fabric> Client<F> {
             match seen {
                 // Linearization point of a hit (protocol G2), as above.
                 Ok(Seen::Match(header)) => {
-                    return (buf, self.observe(candidates, slot, word, header).await);
+                    let mark = candidates.mark_in(&marks, slot);
+                    return (buf, self.observe(candidates, slot, word, header, mark).await);
                 }
                 Ok(Seen::Other) => (),
                 Ok(Seen::Changed) => return (buf, Ok(Pass::Changed)),
@@ -266,10 +274,11 @@ impl<F: Fabric> Client<F> {
         slot: usize,
         word: Ite,
         header: Header,
+        mark: Mark,
     ) -> Result<Pass, EngineError> {
         let same =
             !self.session.is_observer() || self.read_word(candidates.slot(slot)).await? == word.0;
-        Ok(if same { Pass::Found(slot, word, header) } else { Pass::Changed })
+        Ok(if same { Pass::Found(slot, word, header, mark) } else { Pass::Changed })
     }
 
     #[inline]

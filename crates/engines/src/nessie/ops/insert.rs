@@ -9,25 +9,29 @@
 //! look at the other slots. This is sound only if all other operations respect a free home: a
 //! tentative insert elsewhere gives way when it sees a free home, and a move changes its tag.
 
-use loch_fabric::Fabric;
+use loch_fabric::{Fabric, RemoteAddr};
 
 use super::draft::{Attempt, Draft, Installed, Rule};
-use super::read::Words;
 use super::tentative::{Other, Rival};
 use crate::error::EngineError;
-use crate::limits::{LOOKS_MAX, MOVE_DEPTH_MAX};
+use crate::limits::{LOOKS_MAX, MOVE_DEPTH_MAX, WAYS_MAX};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
-use crate::nessie::layout::hash::Candidates;
+use crate::nessie::client::look::Words;
+use crate::nessie::layout::dte::unpinned;
+use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::{Ite, State};
+use crate::nessie::layout::marks::{Mark, Marks};
+use crate::nessie::memory::evict::Victim;
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
-    /// Inserts a key; `words` show no value of the key.
+    /// Inserts a key; `words` show no value of the key, and have `marks` beside them if the table
+    /// evicts.
     pub(super) async fn insert(
         &self,
         candidates: &Candidates,
-        words: &Words,
+        (words, marks): (&Words, &[Marks; WAYS_MAX]),
         draft: &Draft<'_>,
         own: Own,
         rule: Rule,
@@ -38,10 +42,13 @@ impl<F: Fabric> Client<F> {
         }
         let codec = &self.map.codec;
         if codec.is_empty(words[0]) {
-            return self.insert_at_home(candidates, words[0], draft, own).await;
+            let done = self.insert_at_home(candidates, words[0], draft, own).await?;
+            return self.marked(candidates, (0, marks[0]), done);
         }
         if let Some(free) = (1..candidates.count()).find(|c| codec.is_empty(words[*c])) {
-            return self.insert_tentatively(candidates, free, words[free], draft, own, rival).await;
+            let tentative = (free, words[free]);
+            let done = self.insert_tentatively(candidates, tentative, draft, own, rival).await?;
+            return self.marked(candidates, (free, marks[0]), done);
         }
         for (slot, word) in words[..candidates.count()].iter().enumerate() {
             if matches!(self.other(candidates, *word, draft.key).await?, Other::Tentative) {
@@ -52,10 +59,88 @@ impl<F: Fabric> Client<F> {
         if self.make_slot(candidates, words).await? {
             return Ok(Attempt::Again);
         }
+        if self.evicts() {
+            // If another client was faster, a slot may be free now.
+            Box::pin(self.evict_from_slots(candidates, words, marks)).await?;
+            return Ok(Attempt::Again);
+        }
         Err(EngineError::IndexFull {
             slots: self.map.shape.geometry.index_slots(),
             moves: MOVE_DEPTH_MAX,
         })
+    }
+
+    /// Marks the slot of a value that was inserted, if the table evicts.
+    fn marked(
+        &self,
+        candidates: &Candidates,
+        (slot, first_marks): (usize, Marks),
+        attempt: Attempt,
+    ) -> Result<Attempt, EngineError> {
+        if self.evicts() && matches!(attempt, Attempt::Done(Installed::Yes(_))) {
+            let (now, hash) = (self.mark_epoch(), candidates.hash);
+            let mark = match first_marks.has_ghost(hash.print()) {
+                true => Mark::returned(now),
+                false => Mark::new(now),
+            };
+            self.write_mark(candidates.slot(slot), mark)?;
+        }
+        Ok(attempt)
+    }
+
+    /// Evicts the value that is worth least of those that take up all slots of a key (protocol V).
+    async fn evict_from_slots(
+        &self,
+        candidates: &Candidates,
+        words: &Words,
+        marks: &[Marks; WAYS_MAX],
+    ) -> Result<(), EngineError> {
+        let now = self.mark_epoch();
+        let mut slots: Vec<usize> = (0..candidates.count()).collect();
+        slots.sort_by_key(|slot| candidates.mark_in(marks, *slot).worth(now));
+        for slot in slots {
+            let (at, word) = (candidates.slot(slot), words[slot]);
+            let mark = candidates.mark_in(marks, slot);
+            if let Some(victim) = self.victim_of(at, word, mark).await? {
+                self.evict_victim(&victim).await?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The value that a slot shows, as a victim.
+    async fn victim_of(
+        &self,
+        slot: RemoteAddr,
+        word: Ite,
+        mark: Mark,
+    ) -> Result<Option<Victim>, EngineError> {
+        if !self.map.codec.is_unmoved(word) {
+            return Ok(None);
+        }
+        let Some((header, head)) = self.read_head(word).await? else { return Ok(None) };
+        let class = self.map.classes.of(header.entry_len());
+        let place = self.map.codec.place(word);
+        let (Some(entry), Some((at, _))) = (class.entry(place), self.entry_at(word)) else {
+            return Ok(None);
+        };
+        if self.is_held(at, &header)? {
+            return Ok(None);
+        }
+        let hash = KeyHash::of(&self.map, &head[header.key_at()..header.value_at()]);
+        let first_marks = self.map.marks_addr(hash.first_bucket(&self.map));
+        Ok(Some(Victim {
+            slot,
+            word,
+            entry,
+            class,
+            generation: unpinned(header.generation),
+            mark,
+            has_expired: self.is_expired(&header, &head),
+            hash,
+            first_marks: Marks(self.read_word(first_marks).await?),
+        }))
     }
 
     async fn insert_at_home(
@@ -93,8 +178,7 @@ impl<F: Fabric> Client<F> {
     async fn insert_tentatively(
         &self,
         candidates: &Candidates,
-        slot: usize,
-        free: Ite,
+        (slot, free): (usize, Ite),
         draft: &Draft<'_>,
         own: Own,
         rival: &mut Rival,

@@ -12,10 +12,10 @@
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
-use super::read::Words;
 use crate::error::EngineError;
-use crate::limits::{LOOKS_MAX, MOVE_DEPTH_MAX, MOVE_SEARCH_SLOTS_MAX};
+use crate::limits::{EVICTING_SEARCH_SLOTS_MAX, LOOKS_MAX, MOVE_DEPTH_MAX, MOVE_SEARCH_SLOTS_MAX};
 use crate::nessie::client::Client;
+use crate::nessie::client::look::Words;
 use crate::nessie::layout::dte::{EXPIRY_BYTES, HEADER_BYTES, Header};
 use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::{Ite, State};
@@ -105,6 +105,11 @@ impl<F: Fabric> Client<F> {
         candidates: &Candidates,
         words: &Words,
     ) -> Result<Room, EngineError> {
+        // In a table that evicts, room is made in another way if it is not easily found.
+        let most = match self.evicts() {
+            true => EVICTING_SEARCH_SLOTS_MAX,
+            false => MOVE_SEARCH_SLOTS_MAX,
+        };
         let mut search = Vec::new();
         let mut unsettled = Vec::new();
         for (slot, word) in words.iter().copied().enumerate().take(candidates.count()) {
@@ -128,7 +133,7 @@ impl<F: Fabric> Client<F> {
                 }
                 let (at, depth) = (theirs.slot(slot), search[next].depth + 1);
                 let known = search.iter().any(|v| v.at == at);
-                if known || depth >= MOVE_DEPTH_MAX || search.len() >= MOVE_SEARCH_SLOTS_MAX {
+                if known || depth >= MOVE_DEPTH_MAX || search.len() >= most {
                     continue;
                 }
                 match self.victim(at, word, Some(next), depth) {
@@ -266,6 +271,7 @@ impl<F: Fabric> Client<F> {
             return Ok(false);
         }
         self.finish_move(candidates, key, (from, frozen), (to, copy)).await?;
+        self.move_mark(candidates.slot(from), candidates.slot(to)).await?;
         self.counts.moves.set(self.counts.moves.get() + 1);
         Ok(true)
     }

@@ -58,15 +58,16 @@ impl<F: Fabric> Client<F> {
             let (filled, pass) = self.get_pass(&candidates, key, Want::Key, buf, None).await;
             buf = filled;
             match pass? {
-                Pass::Found(slot, word, header) if self.is_expired(&header, &buf) => {
+                Pass::Found(slot, word, header, _) if self.is_expired(&header, &buf) => {
                     if self.expire(&candidates, key, slot, word, &header).await? {
                         return Ok(None);
                     }
                 }
-                Pass::Found(slot, word, header) => {
+                Pass::Found(slot, word, header, mark) => {
                     let expires_at_ms = header.expires_at_ms(&buf);
                     let slot = candidates.slot(slot);
                     if let Some(pinned) = self.pin_entry(slot, word, &header).await? {
+                        self.used(slot, mark)?;
                         return Ok(Some(Pinned { expires_at_ms, ..pinned }));
                     }
                 }

@@ -12,13 +12,14 @@
 use loch_fabric::{Buf, Fabric};
 
 use super::draft::{Attempt, Draft, DraftValue, Installed, Rule};
-use super::read::{Lookup, Match, Seen, Want, Words};
+use super::read::{Lookup, Match, Seen, Want};
 use super::tentative::Rival;
 use crate::effect::counter;
 use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::limits::WAYS_MAX;
 use crate::nessie::client::alloc::Own;
+use crate::nessie::client::look::Words;
 use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, flags, next_generation};
 use crate::nessie::layout::hash::Candidates;
@@ -183,13 +184,13 @@ impl<F: Fabric> Client<F> {
         rule: Rule,
         rival: &mut Rival,
     ) -> Result<Attempt, EngineError> {
-        let words = self.collect(candidates).await?;
+        let (words, marks) = self.collect_marked(candidates).await?;
         match self.find(candidates, &words, draft.key).await? {
             Lookup::Changed => Ok(Attempt::Again),
             Lookup::Absent => match rule {
                 // The version is gone; a second look makes sure that the value did not just move.
                 Rule::IfVersion(_) => self.confirm_absent(candidates, &words, own).await,
-                _ => self.insert(candidates, &words, draft, own, rule, rival).await,
+                _ => self.insert(candidates, (&words, &marks), draft, own, rule, rival).await,
             },
             Lookup::Found(found, entry) => {
                 if !self.map.codec.is_unmoved(found.word) {

@@ -3,15 +3,13 @@
 use loch_fabric::{Buf, Fabric, RemoteAddr, Validation};
 
 use crate::error::EngineError;
-use crate::limits::{CANDIDATES_MAX, GRAIN_BYTES};
+use crate::limits::GRAIN_BYTES;
 use crate::nessie::client::Client;
+use crate::nessie::client::look::Words;
 use crate::nessie::layout::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, LOW_HALF};
 use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::{Ite, Place};
 use crate::planted::{self, Bug};
-
-/// The words of a key's candidates, by candidate number.
-pub(in crate::nessie) type Words = [Ite; CANDIDATES_MAX];
 
 /// The part of an entry that is wanted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,17 +38,6 @@ pub(in crate::nessie) struct Match {
 }
 
 impl<F: Fabric> Client<F> {
-    /// READs all candidates, one READ a bucket, in one doorbell.
-    #[inline]
-    pub(in crate::nessie) async fn collect(
-        &self,
-        candidates: &Candidates,
-    ) -> Result<Words, EngineError> {
-        let mut words = [0; CANDIDATES_MAX];
-        self.fabric.read_words(candidates.buckets(), &mut words[..candidates.count()]).await?;
-        Ok(candidates.arrange(&words))
-    }
-
     /// READs an entry and validates it against the word that names it (protocol R).
     ///
     /// The bytes may be torn, or belong to another entry. They count only if the generation is the

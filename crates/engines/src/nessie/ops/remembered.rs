@@ -11,6 +11,7 @@ use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::Ite;
 #[cfg(feature = "planted")]
 use crate::nessie::layout::ite::Place;
+use crate::nessie::layout::marks::{Mark, Marks};
 use crate::operation::Value;
 use crate::planted::{self, Bug};
 
@@ -29,6 +30,7 @@ impl<F: Fabric> Client<F> {
         if line.has_value {
             if planted::is(Bug::CacheOutlivesReuse) || self.read_word(slot).await? == line.word.0 {
                 self.confirm(candidates, line.word);
+                self.mark_remembered(candidates, line.slot).await?;
                 return Ok(Ok(header.value_in(buf)));
             }
         } else {
@@ -50,11 +52,38 @@ impl<F: Fabric> Client<F> {
                 && self.is_valid(&header, place, at, &buf, true)?
             {
                 self.confirm(candidates, line.word);
+                self.mark_remembered(candidates, line.slot).await?;
                 return Ok(Ok(header.value_in(buf)));
             }
         }
         self.forget(candidates);
         Ok(Err(buf))
+    }
+
+    /// Marks a remembered entry as used. The marks did not come with its slot: they are READ once
+    /// an epoch.
+    async fn mark_remembered(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+    ) -> Result<(), EngineError> {
+        if !self.evicts() {
+            return Ok(());
+        }
+        self.look_at_clock().await?;
+        let is_to_mark = self.cache.as_ref().is_some_and(|cache| {
+            cache.borrow_mut().is_to_mark(candidates.hash.name(), self.mark_epoch())
+        });
+        let at = candidates.slot(slot);
+        let mark = match is_to_mark {
+            true => {
+                let (bucket, position) = self.map.bucket_of(at);
+                Marks(self.read_word(self.map.marks_addr(bucket)).await?).of(position)
+            }
+            // It was marked in this epoch.
+            false => Mark::returned(self.mark_epoch()),
+        };
+        self.used(at, mark)
     }
 
     /// What the client remembers of a key.

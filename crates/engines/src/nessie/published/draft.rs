@@ -7,10 +7,10 @@ use super::client::Client;
 use super::entry::{Extension, Previous, Route, Status};
 use crate::error::EngineError;
 use crate::nessie::client::alloc::Own;
+use crate::nessie::client::look::Words;
 use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::ops::draft::{Draft, DraftValue, Installed};
-use crate::nessie::ops::read::Words;
 use crate::operation::PutOptions;
 
 /// How one attempt to install an entry ended.

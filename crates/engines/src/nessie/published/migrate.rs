@@ -20,12 +20,13 @@ use super::settle::Settled;
 use crate::error::EngineError;
 use crate::limits::LOOKS_MAX;
 use crate::nessie::client::alloc::Own;
+use crate::nessie::client::look::Words;
 use crate::nessie::layout::dte::flags;
 use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::ops::draft::{Draft, DraftValue};
 use crate::nessie::ops::migrate::{Room, Step};
-use crate::nessie::ops::read::{Want, Words};
+use crate::nessie::ops::read::Want;
 use crate::nessie::ops::tentative::Rival;
 use crate::planted::{self, Bug};
 

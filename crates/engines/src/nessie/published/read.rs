@@ -6,10 +6,11 @@ use super::client::Client;
 use super::entry::{Dte, Meaning, Previous, Status};
 use crate::error::EngineError;
 use crate::limits::CANDIDATES_MAX;
+use crate::nessie::client::look::Words;
 use crate::nessie::layout::dte::{EXTENSION_BYTES, Header};
 use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::Ite;
-use crate::nessie::ops::read::{Want, Words, names_nothing};
+use crate::nessie::ops::read::{Want, names_nothing};
 use crate::planted::{self, Bug};
 
 /// A validated look at an entry.

@@ -85,10 +85,10 @@ impl<F: Fabric> Client<F> {
             let key = |number: usize| keys[number].as_ref();
             return Box::pin(self.find_far(batch, keys.len(), key, true, entry_len)).await;
         }
-        let slots = self.map.shape.geometry.bucket_slots as usize;
+        let words = self.map.shape.geometry.bucket_words();
         let mut entry = std::mem::take(&mut batch.entry);
         let mut deletes = Deletes { client: self, keys, batch, entry_len };
-        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut deletes);
+        let chased = self.fabric.chase(keys.len(), words, entry_len, &mut entry, &mut deletes);
         let chased = chased.await;
         batch.entry = entry;
         Ok(chased?)

@@ -77,10 +77,10 @@ impl<F: Fabric> Client<F> {
                 batch.cold.push(number as u8);
             }
         }
-        let slots = self.map.shape.geometry.bucket_slots as usize;
+        let words = self.map.shape.geometry.bucket_words();
         let (cold, mut entry) = (batch.cold.clone(), std::mem::take(&mut batch.entry));
         let mut looks = Looks { client: self, batch, numbers: &cold, key, entry_len };
-        let chased = self.fabric.chase(cold.len(), slots, entry_len, &mut entry, &mut looks).await;
+        let chased = self.fabric.chase(cold.len(), words, entry_len, &mut entry, &mut looks).await;
         batch.entry = entry;
         Ok(chased?)
     }

@@ -10,7 +10,7 @@ use crate::nessie::client::Client;
 use crate::nessie::client::batch::{Batch, Look};
 use crate::nessie::client::cache::Line;
 use crate::nessie::layout::dte::{Header, flags};
-use crate::nessie::layout::hash::KeyHash;
+use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::ops::read::Want;
 use crate::operation::Found;
 use crate::planted::{self, Bug};
@@ -81,7 +81,7 @@ impl<F: Fabric> Client<F> {
         mut found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
         let entry_len = self.begin_gets(batch, keys, want)?;
-        let slots = self.map.shape.geometry.bucket_slots as usize;
+        let words = self.map.shape.geometry.bucket_words();
         let mut entry = std::mem::take(&mut batch.entry);
         // One epoch for all keys and steps: it keeps every word's entry from being reused as the
         // same incarnation.
@@ -90,10 +90,11 @@ impl<F: Fabric> Client<F> {
             false => Some(self.session.pin(&self.fabric)?),
         };
         let mut gets = Gets::new(self, keys, batch, want, entry_len, &mut found);
-        let chased = self.fabric.chase(keys.len(), slots, entry_len, &mut entry, &mut gets).await;
+        let chased = self.fabric.chase(keys.len(), words, entry_len, &mut entry, &mut gets).await;
         let longest = gets.longest;
         batch.entry = entry;
         chased?;
+        self.mark_used_of(batch)?;
         if longest > 0 {
             self.hint_read_of(longest);
         }
@@ -117,6 +118,16 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
+    /// Marks the slots of the keys whose values were read.
+    #[inline(always)]
+    fn mark_used_of(&self, batch: &Batch) -> Result<(), EngineError> {
+        for key in &batch.used {
+            let Look { slot, mark, .. } = batch.looks[usize::from(*key)];
+            self.used(slot, mark)?;
+        }
+        Ok(())
+    }
+
     /// Checks the keys, and returns how many bytes of their entries are READ first.
     #[inline(always)]
     fn begin_gets<K: AsRef<[u8]>>(
@@ -127,6 +138,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<usize, EngineError> {
         let key_len = longest(keys.iter().map(AsRef::as_ref))?;
         batch.rest.clear();
+        batch.used.clear();
         Ok(self.first_read_len(key_len, want))
     }
 }
@@ -150,6 +162,8 @@ impl<F: Fabric> Client<F> {
         let longest = gets.longest;
         batch.entry = buf;
         seen?;
+        self.look_at_clock().await?;
+        self.mark_used_of(batch)?;
         if longest > 0 {
             self.hint_read_of(longest);
         }
@@ -163,8 +177,8 @@ impl<F: Fabric> Client<F> {
         buf: &mut Buf,
     ) -> Result<(), FabricError> {
         let (count, len) = (gets.keys.len(), gets.entry_len);
-        let slots = self.map.shape.geometry.bucket_slots as usize;
-        self.fabric.chase(count, slots, len, buf, &mut Far(gets)).await?;
+        let words = self.map.shape.geometry.bucket_words();
+        self.fabric.chase(count, words, len, buf, &mut Far(gets)).await?;
         let (mut numbers, mut reads) = (Vec::new(), Vec::new());
         for (number, len) in std::mem::take(&mut gets.short) {
             match self.entry_at(gets.batch.looks[usize::from(number)].word) {
@@ -259,7 +273,7 @@ impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'a,
 
     #[inline(always)]
     fn arrived<const FAR: bool>(&mut self, number: usize, entry: &[u8], again: u64) {
-        let Batch { looks, rest, .. } = &mut *self.batch;
+        let Batch { looks, rest, used, .. } = &mut *self.batch;
         let key = self.keys[number].as_ref();
         if FAR && self.want == Want::Value {
             // What is here of an entry says how long it is, if its key is right.
@@ -289,6 +303,9 @@ impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'a,
         if FAR && self.client.cache.is_some() {
             self.client.remember_found(&looks[number], &entry[..end(header)]);
         }
+        if self.want == Want::Value && self.client.evicts() {
+            used.push(number as u8);
+        }
         // Linearization point of a hit (protocol G2): the READ of the bucket.
         (self.found)(number, Some(Found { version: header.version, value, expires_at_ms: None }));
     }
@@ -301,7 +318,14 @@ impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'a,
         let line = self.client.look_remembered(look, key, bucket, &mut entry);
         let is_plain = |line: &Line| line.header.flags & flags::EXPIRES == 0;
         let line = line.filter(|line| is_plain(line) && (want == Want::Key || line.has_value));
-        if let Some(Line { header, .. }) = line {
+        if let Some(Line { header, slot, .. }) = line {
+            if want == Want::Value && self.client.evicts() {
+                let map = &self.client.map;
+                look.slot = Candidates::from_hash(map, look.hash).slot(slot);
+                let (_, position) = map.bucket_of(look.slot);
+                look.mark = self.client.marks_in(bucket).of(position);
+                self.batch.used.push(number as u8);
+            }
             let value = match want {
                 Want::Key => &[],
                 Want::Value => &entry[header.value_at()..header.entry_len()],

@@ -31,6 +31,7 @@ use crate::nessie::client::Client;
 use crate::nessie::client::batch::{Batch, Look, Old};
 use crate::nessie::layout::dte::{HEADER_BYTES, Header, flags};
 use crate::nessie::layout::ite::Ite;
+use crate::nessie::layout::marks::Marks;
 use crate::nessie::ops::read::{Want, has_sums};
 use crate::planted::{self, Bug};
 
@@ -59,6 +60,9 @@ impl<F: Fabric> Client<F> {
             return self.next_bucket(look);
         };
         look.word = Ite(bucket[position]);
+        if self.evicts() {
+            look.mark = self.marks_in(bucket).of(position);
+        }
         match self.entry_at(look.word) {
             Some((entry, room)) if room >= len => {
                 look.slot = look.slot.add(position as u64 * 8);
@@ -66,6 +70,12 @@ impl<F: Fabric> Client<F> {
             }
             _ => Step::End,
         }
+    }
+
+    /// The word of marks of a bucket, in a table that evicts.
+    #[inline(always)]
+    fn marks_in(&self, bucket: &[u64; BUCKET_WORDS_MAX]) -> Marks {
+        Marks(bucket[usize::from(self.map.shape.geometry.bucket_slots)])
     }
 
     #[cold]

@@ -125,10 +125,10 @@ impl<F: Fabric> Client<F> {
             let key = |number: usize| pairs[number].0.as_ref();
             return Box::pin(self.find_far(batch, pairs.len(), key, false, entry_len)).await;
         }
-        let slots = self.map.shape.geometry.bucket_slots as usize;
+        let words = self.map.shape.geometry.bucket_words();
         let mut entry = std::mem::take(&mut batch.entry);
         let mut puts = Puts { client: self, pairs, batch, entry_len };
-        let chased = self.fabric.chase(pairs.len(), slots, entry_len, &mut entry, &mut puts).await;
+        let chased = self.fabric.chase(pairs.len(), words, entry_len, &mut entry, &mut puts).await;
         batch.entry = entry;
         Ok(chased?)
     }

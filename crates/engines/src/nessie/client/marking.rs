@@ -1,0 +1,153 @@
+//! How a client of a table that evicts marks what it uses, and tells time by what was evicted.
+//!
+//! The clock of the marks is a count of bytes in the first node's ledger. A client looks at it only
+//! now and then: to tell a use from an earlier one, a coarse time is enough.
+
+use std::cell::Cell;
+
+use loch_fabric::{Fabric, FabricError, RemoteAddr};
+
+use super::Client;
+use crate::error::EngineError;
+use crate::nessie::layout::ledger::{Forgotten, epoch_of};
+use crate::nessie::layout::marks::{Mark, Marks};
+use crate::nessie::layout::slab::Class;
+
+/// The marks' clock, as a client knows it.
+#[derive(Debug, Default)]
+pub(in crate::nessie) struct Clock {
+    epoch: Cell<u8>,
+    /// Uses until the client looks at the clock again.
+    uses_left: Cell<u32>,
+    /// Bytes that the client has turned over and not yet told the clock.
+    untold: Cell<u64>,
+}
+
+/// Uses between two looks at the clock, where the clock's memory is mapped and where it is not.
+const NEAR_USES: u32 = 64;
+const FAR_USES: u32 = 1024;
+/// The client tells the clock when it has turned over this part of an epoch.
+const TOLD_PARTS: u64 = 64;
+
+impl<F: Fabric> Client<F> {
+    /// The epoch of the marks.
+    #[inline(always)]
+    pub(in crate::nessie) fn mark_epoch(&self) -> u8 {
+        self.clock.epoch.get()
+    }
+
+    /// Whether the table evicts.
+    #[inline(always)]
+    pub(in crate::nessie) fn evicts(&self) -> bool {
+        self.map.shape.options.evicts
+    }
+
+    /// Takes note that a value was used, whose slot had this mark when it was read.
+    #[inline(always)]
+    pub(in crate::nessie) fn used(&self, slot: RemoteAddr, mark: Mark) -> Result<(), EngineError> {
+        match self.evicts() {
+            true => self.mark_used(slot, mark),
+            false => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    fn mark_used(&self, slot: RemoteAddr, mark: Mark) -> Result<(), EngineError> {
+        self.clock.uses_left.set(self.clock.uses_left.get().saturating_sub(1));
+        if self.clock.uses_left.get() == 0 {
+            self.look_at_near_clock()?;
+        }
+        match mark.used(self.mark_epoch()) {
+            Some(mark) if !self.session.is_observer() => self.write_mark(slot, mark),
+            _ => Ok(()),
+        }
+    }
+
+    /// Marks a slot. A mark that gets lost is no harm.
+    pub(in crate::nessie) fn write_mark(
+        &self,
+        slot: RemoteAddr,
+        mark: Mark,
+    ) -> Result<(), EngineError> {
+        self.hint(self.map.mark_addr(slot), &[mark.0])
+    }
+
+    /// Gives a slot the mark of the one from which its value was moved.
+    pub(in crate::nessie) async fn move_mark(
+        &self,
+        from: RemoteAddr,
+        to: RemoteAddr,
+    ) -> Result<(), EngineError> {
+        if !self.evicts() {
+            return Ok(());
+        }
+        let (bucket, position) = self.map.bucket_of(from);
+        let marks = Marks(self.read_word(self.map.marks_addr(bucket)).await?);
+        self.write_mark(to, marks.of(position))
+    }
+
+    /// WRITEs bytes of marks, which nothing depends on.
+    pub(in crate::nessie) fn hint(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), EngineError> {
+        match self.fabric.write_unsignaled(at, bytes) {
+            Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => Ok(()),
+            written => Ok(written?),
+        }
+    }
+
+    #[cold]
+    fn look_at_near_clock(&self) -> Result<(), EngineError> {
+        let at = self.map.ledger(0).turned_over();
+        if self.fabric.is_mapped(at.region()) {
+            self.set_clock(self.fabric.load(at)?, NEAR_USES);
+        }
+        Ok(())
+    }
+
+    /// Looks at the clock, if it is time and its memory is far: a READ every [`FAR_USES`] uses.
+    #[inline(always)]
+    pub(in crate::nessie) async fn look_at_clock(&self) -> Result<(), EngineError> {
+        if self.evicts() && self.clock.uses_left.get() == 0 {
+            let at = self.map.ledger(0).turned_over();
+            self.set_clock(Box::pin(self.read_word(at)).await?, FAR_USES);
+        }
+        Ok(())
+    }
+
+    fn set_clock(&self, turned_over: u64, uses: u32) {
+        self.clock.epoch.set(epoch_of(turned_over, self.all_data_bytes()));
+        self.clock.uses_left.set(uses);
+    }
+
+    fn all_data_bytes(&self) -> u64 {
+        self.map.data_bytes() * self.map.data_tables() as u64
+    }
+
+    /// Counts bytes that have made room for others, or are used for the first time.
+    pub(in crate::nessie) async fn turn_over(&self, bytes: u64) -> Result<(), EngineError> {
+        let untold = self.clock.untold.get() + bytes;
+        self.clock.untold.set(untold);
+        if untold * TOLD_PARTS * 8 >= self.all_data_bytes() {
+            self.clock.untold.set(0);
+            let at = self.map.ledger(0).turned_over();
+            let before = self.fabric.fetch_add(at, untold).await?;
+            self.set_clock(before + untold, NEAR_USES);
+        }
+        Ok(())
+    }
+
+    /// Counts values of a class that were evicted or have expired.
+    pub(in crate::nessie) async fn count_forgotten(
+        &self,
+        class: &Class,
+        forgotten: Forgotten,
+    ) -> Result<(), EngineError> {
+        let Some(home) = self.tables.first() else { return Ok(()) };
+        let counts = self.map.ledger(*home).counts(class);
+        for (at, count) in counts.into_iter().zip([forgotten.evicted, forgotten.expired]) {
+            if count > 0 {
+                self.fabric.fetch_add(at, count).await?;
+            }
+        }
+        Ok(())
+    }
+}

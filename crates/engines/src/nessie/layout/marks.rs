@@ -1,0 +1,174 @@
+//! Marks: what a table that evicts knows of how its values are used.
+//!
+//! A bucket of such a table ends with a word of marks: one byte for each of its slots. The word
+//! comes with the bucket, so to look at a mark costs a reader nothing. A mark says nothing about
+//! what is true: it may be lost, late, or another value's, and then a value that is used more is
+//! evicted before one that is used less. So marks are written without CAS and without waiting.
+//!
+//! | byte | field |
+//! | --- | --- |
+//! | 0 | zero: to readers of the index the word looks like an EMPTY slot |
+//! | 1 to 3 | marks of the slots |
+//! | 4 to 7 | ghosts: prints of the keys whose values were evicted last, the latest first |
+//!
+//! **A mark** has three bits that count uses, and five bits of the epoch of the last one. An epoch
+//! is an eighth of a turnover: so long as it takes for an eighth of the table's memory to get new
+//! values (see [`super::ledger`]). A use counts if it is the first of its epoch. So a value that is
+//! read all the time costs its readers one store an epoch, and the count says how many epochs the
+//! value was of use in.
+//!
+//! **A ghost** stands in the first bucket of its key. A key that gets a value again while its ghost
+//! is there was evicted too early: its value begins with one use (S3-FIFO's ghost queue, at the
+//! price of no lookup).
+
+/// Bits of a mark that hold the epoch.
+const EPOCH_BITS: u32 = 5;
+/// Epochs that a mark can tell apart.
+pub const EPOCHS: u64 = 1 << EPOCH_BITS;
+/// The most uses that a mark counts.
+const USES_MAX: u8 = u8::MAX >> EPOCH_BITS;
+/// Ghosts of a bucket.
+const GHOSTS: usize = 4;
+/// The byte at which the ghosts start.
+pub const GHOSTS_AT: u64 = 4;
+
+/// The word of marks of a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks(pub u64);
+
+/// The mark of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark(pub u8);
+
+impl Marks {
+    /// The mark of the slot at a position of the bucket.
+    #[inline(always)]
+    pub fn of(self, position: usize) -> Mark {
+        Mark((self.0 >> ((1 + position) * 8)) as u8)
+    }
+
+    /// Whether the bucket has a ghost of a key with this print.
+    #[inline]
+    pub fn has_ghost(self, print: u8) -> bool {
+        self.0.to_le_bytes()[GHOSTS_AT as usize..].contains(&print)
+    }
+
+    /// The ghosts of the bucket when another one has come, which takes the place of the oldest.
+    pub fn with_ghost(self, print: u8) -> [u8; GHOSTS] {
+        let bytes = self.0.to_le_bytes();
+        let [.., a, b, c, _] = bytes;
+        [print, a, b, c]
+    }
+}
+
+impl Mark {
+    /// The mark of a new value: it was never used.
+    pub fn new(epoch: u8) -> Self {
+        Self(epoch)
+    }
+
+    /// The mark of a new value of a key whose last one was evicted a short time ago.
+    pub fn returned(epoch: u8) -> Self {
+        Self::new(epoch).used(epoch).unwrap_or_default()
+    }
+
+    fn uses(self) -> u8 {
+        self.0 >> EPOCH_BITS
+    }
+
+    fn epoch(self) -> u8 {
+        self.0 & (EPOCHS - 1) as u8
+    }
+
+    /// The mark after a use, if it is another one.
+    #[inline(always)]
+    pub fn used(self, epoch: u8) -> Option<Self> {
+        if self.uses() > 0 && self.epoch() == epoch {
+            return None;
+        }
+        Some(Self((self.uses() + 1).min(USES_MAX) << EPOCH_BITS | epoch))
+    }
+
+    /// Epochs since the last use, or since the value came.
+    pub fn age(self, epoch: u8) -> u8 {
+        epoch.wrapping_sub(self.epoch()) & (EPOCHS - 1) as u8
+    }
+
+    /// How much a value is worth: an estimate of how often it will be used, in no unit. The value
+    /// that is worth least is evicted.
+    ///
+    /// A value that was never used is worth a third of a use, and what a value is worth halves with
+    /// each turnover of memory since it was used last (LRFU, with a coarse clock).
+    pub fn worth(self, epoch: u8) -> u32 {
+        /// 2 to the power of -1/8, -2/8 and so on, in parts of 2 to the power of 16.
+        const EIGHTHS: [u32; 8] = [65536, 60097, 55109, 50535, 46341, 42495, 38968, 35734];
+        let (uses, age) = (u32::from(self.uses()), usize::from(self.age(epoch)));
+        ((3 + 10 * uses) * EIGHTHS[age % 8]) >> (age / 8)
+    }
+
+    /// The mark to be written in the place of one whose epoch will soon look like a coming one: a
+    /// use less, and not quite as old.
+    pub fn kept_old(self, epoch: u8) -> Option<Self> {
+        const OLDEST: u8 = EPOCHS as u8 - 4;
+        const KEPT: u8 = EPOCHS as u8 / 2;
+        let kept = epoch.wrapping_sub(KEPT) & (EPOCHS - 1) as u8;
+        let uses = self.uses().saturating_sub(1);
+        (self.age(epoch) > OLDEST).then_some(Self(uses << EPOCH_BITS | kept))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Otherwise a reader of the index would take the marks for a value.
+        #[test]
+        fn marks_and_ghosts_have_bytes_of_their_own(bytes: [u8; 8], print: u8) {
+            let marks = Marks(u64::from_le_bytes(bytes));
+            for position in 0..3 {
+                prop_assert_eq!(marks.of(position), Mark(bytes[1 + position]));
+            }
+            let ghosts = marks.with_ghost(print);
+            prop_assert_eq!(ghosts, [print, bytes[4], bytes[5], bytes[6]]);
+            prop_assert_eq!(marks.has_ghost(print), bytes[4..].contains(&print));
+        }
+
+        #[test]
+        fn a_use_counts_once_an_epoch(epoch in 0u8..32, later in 1u8..32) {
+            let new = Mark::new(epoch);
+            let used = new.used(epoch).unwrap();
+            prop_assert_eq!((used.uses(), used.age(epoch), used.used(epoch)), (1, 0, None));
+            prop_assert_eq!(Mark::returned(epoch), used);
+            let now = (epoch + later) % 32;
+            prop_assert_eq!(used.age(now), later);
+            let mut mark = used.used(now).unwrap();
+            prop_assert_eq!((mark.uses(), mark.age(now)), (2, 0));
+            for uses in 3..20u8 {
+                mark = mark.used((now + uses) % 32).unwrap();
+                prop_assert_eq!(mark.uses(), uses.min(7));
+            }
+        }
+
+        #[test]
+        fn what_is_used_more_or_later_is_worth_more(
+            epoch in 0u8..32, uses in 1u8..8, age in 1u8..32,
+        ) {
+            let mark = |uses: u8, age: u8| Mark(uses << 5 | epoch.wrapping_sub(age) & 31);
+            prop_assert!(mark(uses, age).worth(epoch) > mark(uses - 1, age).worth(epoch));
+            prop_assert!(mark(uses, age).worth(epoch) < mark(uses, age - 1).worth(epoch));
+        }
+
+        #[test]
+        fn a_mark_that_is_old_fades_before_it_looks_young(epoch in 0u8..32, bits: u8) {
+            let mark = Mark(bits);
+            let kept = mark.kept_old(epoch);
+            prop_assert_eq!(kept.is_some(), mark.age(epoch) > 28);
+            if let Some(kept) = kept {
+                let faded = (16, mark.uses().saturating_sub(1));
+                prop_assert_eq!((kept.age(epoch), kept.uses()), faded);
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Tables that evict: a PUT always finds room, and what was evicted reads as absent.
+
+mod cluster;
+
+use cluster::{Plan, TestCluster};
+use loch_engines::nessie::geometry::Options;
+use loch_engines::nessie::{Client, PutOptions};
+use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::{Buf, lanes::block_on};
+
+fn plan(table_bytes: u64, index_slots: u64) -> Plan {
+    let options = Options { evicts: true, ..Options::default() };
+    Plan { options, bucket_slots: 3, table_bytes, index_slots, ..Plan::default() }
+}
+
+fn put(client: &Client<ShmEndpoint>, key: &[u8], value: &[u8]) {
+    block_on(client.put(key, value, PutOptions::default())).unwrap();
+}
+
+fn get(client: &Client<ShmEndpoint>, key: &[u8]) -> Option<Vec<u8>> {
+    block_on(client.get(key, Buf::new())).unwrap().map(|v| v.to_vec())
+}
+
+fn key(i: u64) -> Vec<u8> {
+    format!("key {i}").into_bytes()
+}
+
+/// A value that says whose it is.
+fn value(i: u64, len: usize) -> Vec<u8> {
+    key(i).into_iter().cycle().take(len).collect()
+}
+
+/// How many of the keys have a value. Each value is the key's.
+fn present(client: &Client<ShmEndpoint>, keys: impl Iterator<Item = u64>, len: usize) -> usize {
+    let has = |i: u64| {
+        let found = get(client, &key(i));
+        assert!(found.as_ref().is_none_or(|found| *found == value(i, len)), "key {i}");
+        found.is_some()
+    };
+    keys.filter(|i| has(*i)).count()
+}
+
+fn check(client: &Client<ShmEndpoint>) {
+    let report = block_on(client.check()).unwrap();
+    assert_eq!(report.broken, Vec::<String>::new());
+    assert_eq!(report.unshown, 0, "{report:?}");
+}
+
+#[test]
+fn a_full_table_takes_any_number_of_values() {
+    for (table_bytes, index_slots, len) in [
+        // Memory is short; with long entries; the index is short.
+        (2 << 20, 1 << 14, 100),
+        (8 << 20, 1 << 12, 3000),
+        (8 << 20, 1 << 10, 300_000),
+        (4 << 20, 600, 100),
+    ] {
+        let cluster = TestCluster::new(plan(table_bytes, index_slots));
+        let client = cluster.client(0);
+        let fit = (table_bytes / (len as u64 + 48)).min(index_slots);
+        for i in 0..fit * 4 {
+            put(&client, &key(i), &value(i, len));
+            assert_eq!(get(&client, &key(i)), Some(value(i, len)), "just put: {i}");
+        }
+        let count = present(&client, 0..fit * 4, len) as u64;
+        assert!(count * 10 > fit * 6, "{len}: {count} of {fit} fit");
+        check(&client);
+    }
+}
+
+#[test]
+fn what_is_read_stays_and_what_is_not_goes() {
+    let cluster = TestCluster::new(plan(2 << 20, 1 << 14));
+    let client = cluster.client(0);
+    let hot = 0..1000;
+    hot.clone().for_each(|i| put(&client, &key(i), &value(i, 100)));
+    let mut survived = 0;
+    for round in 1..40 {
+        (round * 1000..(round + 1) * 1000).for_each(|i| put(&client, &key(i), &value(i, 100)));
+        survived = present(&client, hot.clone(), 100);
+    }
+    assert!(survived > 950, "{survived} of 1000 that are read all the time");
+    // All were read in the last round.
+    let cold = present(&client, 1000..39_000, 100);
+    assert!((5000..13_000).contains(&cold), "{cold}");
+    check(&client);
+}
+
+/// The new class has no slab, and there is no free chunk.
+#[test]
+fn memory_goes_to_the_sizes_that_are_put() {
+    let cluster = TestCluster::new(plan(16 << 20, 1 << 15));
+    let client = cluster.client(0);
+    for (number, len) in [1000, 100_000, 200, 700_000, 1000].into_iter().enumerate() {
+        let fit = (16 << 20) / (len as u64 + 48);
+        let first = number as u64 * 1_000_000;
+        for i in first..first + fit * 3 {
+            put(&client, &key(i), &value(i, len));
+        }
+        let count = present(&client, first..first + fit * 3, len) as u64;
+        assert!(count > 0, "{len}: {count} of {fit} fit");
+        check(&client);
+    }
+}
+
+#[test]
+fn clients_that_come_later_find_room() {
+    for len in [100, 100_000] {
+        let cluster = TestCluster::new(plan(4 << 20, 1 << 14));
+        let clients: Vec<_> = (0..8).map(|_| cluster.client(0)).collect();
+        let fit = (4 << 20) / (len as u64 + 48);
+        for (number, client) in clients.iter().enumerate() {
+            let first = number as u64 * 1_000_000;
+            for i in first..first + fit * 2 {
+                put(client, &key(i), &value(i, len));
+                assert_eq!(get(client, &key(i)), Some(value(i, len)));
+            }
+        }
+        check(&clients[0]);
+    }
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the clients of several processes")]
+fn clients_that_fill_at_once_never_see_an_error() {
+    for (len, rounds) in [(100, 20_000), (20_000, 2000)] {
+        let cluster = TestCluster::new(plan(8 << 20, 1 << 14));
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let cluster = &cluster;
+                scope.spawn(move || {
+                    let client = cluster.client(0);
+                    for i in 0..rounds {
+                        // Half of the keys are shared.
+                        let i = if i % 2 == 0 { i } else { thread * 1_000_000 + i };
+                        put(&client, &key(i), &value(i, len));
+                        let found = get(&client, &key(i));
+                        assert!(found.is_none_or(|found| found == value(i, len)));
+                    }
+                    block_on(client.detach()).unwrap();
+                });
+            }
+        });
+        let client = cluster.client(0);
+        check(&client);
+    }
+}
+
+#[test]
+fn a_pinned_value_is_not_evicted() {
+    let cluster = TestCluster::new(plan(2 << 20, 1 << 14));
+    let client = cluster.client(0);
+    // As long as the others, so that they are after its memory.
+    put(&client, b"pinned", &value(0, 100));
+    let pinned = block_on(client.pin(b"pinned")).unwrap().unwrap();
+    for i in 0..100_000 {
+        put(&client, &key(i), &value(i, 100));
+    }
+    assert_eq!(get(&client, b"pinned"), Some(value(0, 100)));
+    drop(pinned);
+    for i in 0..200_000 {
+        put(&client, &key(i), &value(i, 100));
+    }
+    assert_eq!(get(&client, b"pinned"), None, "it was not read for long");
+    check(&client);
+}
+
+#[test]
+fn a_key_that_returns_soon_begins_as_used() {
+    let cluster = TestCluster::new(plan(2 << 20, 1 << 14));
+    let client = cluster.client(0);
+    let put_all = |keys: std::ops::Range<u64>| {
+        keys.for_each(|i| put(&client, &key(i), &value(i, 100)));
+    };
+    let (returning, new) = (0..1000, 100_000..101_000);
+    put_all(returning.clone());
+    // Keys come until half of these are gone.
+    let mut next = 1000;
+    while present(&client, next - 500..next, 100) > 0 && next < 30_000 {
+        put_all(next..next + 500);
+        next += 500;
+        if returning.clone().filter(|i| get(&client, &key(*i)).is_some()).count() < 500 {
+            break;
+        }
+    }
+    put_all(returning.clone());
+    put_all(new.clone());
+    put_all(200_000..212_000);
+    let [returned, new] = [returning, new].map(|keys| present(&client, keys, 100));
+    assert!(returned > new * 3 / 2, "{returned} that have returned, {new} that are new");
+}
