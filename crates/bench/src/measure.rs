@@ -308,6 +308,18 @@ impl<'a, C: Ticks> Run<'a, C> {
         }
     }
 
+    /// The PUT that follows a GET which found nothing, if that is what the workload does. It is in
+    /// addition to the operations of the run's budget.
+    #[inline]
+    pub fn fill(&self, get: &Op, outcome: Outcome<'_>) -> Option<Op> {
+        if outcome != Outcome::Missing || !self.workload.fills() {
+            return None;
+        }
+        self.version.set(self.version.get().wrapping_add(1));
+        let started = if get.started == 0 { 0 } else { self.clock.raw() };
+        Some(Op { record: get.record, kind: Kind::Put, version: self.version.get(), started })
+    }
+
     /// Counts attempts that were repeated inside an operation.
     pub fn retried(&self, attempts: u64) {
         self.sums.retries.set(self.sums.retries.get() + attempts);

@@ -56,14 +56,32 @@ pub struct TableOptions {
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(hide_short_help = true, value_parser = clap::value_parser!(u8).range(2..=4))]
     pub ways: u8,
-    /// Slots that each hash function gives a key: 1 (the paper's index), 2 or 4 [default: 4]
+    /// Slots that each hash function gives a key: 1 (the paper's index), 2 or 4; with --eviction 1
+    /// or 3 [default: 4; with --eviction 3]
     #[arg(long, value_name = "N")]
     #[arg(hide_short_help = true, value_parser = bucket_slots)]
     pub bucket_slots: Option<u8>,
+    /// What happens when the table is full. With sieve it is a cache, and so is the workload: a GET
+    /// that finds nothing is followed by a PUT of the record
+    #[arg(long, value_enum, value_name = "POLICY", default_value = "none")]
+    #[arg(hide_short_help = true)]
+    pub eviction: Eviction,
+    /// Memory of the table on each node, its index included, instead of as much as the records need
+    #[arg(long, value_name = "SIZE", hide_short_help = true)]
+    pub memory: Option<ByteSize>,
     /// Share of the index's slots that the records fill
     #[arg(long, value_name = "PERCENT", default_value_t = 75)]
     #[arg(hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=95))]
     pub index_fill: u8,
+}
+
+/// What a full table does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum Eviction {
+    /// It refuses PUTs.
+    None,
+    /// It evicts values that are used little.
+    Sieve,
 }
 
 /// The table that is measured, in clusters of the bench's own.
@@ -81,7 +99,7 @@ pub struct AttachOptions {
     #[arg(long, value_name = "SOCKET")]
     #[arg(conflicts_with_all = [
         "nodes", "peer", "profile", "filter_bits", "cache", "multi_read", "previous_versions",
-        "batched_reads", "checksums", "ways", "bucket_slots", "index_fill",
+        "batched_reads", "checksums", "ways", "bucket_slots", "eviction", "memory", "index_fill",
     ])]
     pub attach: Option<PathBuf>,
     /// Table of that cluster [default: default]
@@ -225,7 +243,7 @@ impl From<AutoSwitch> for Option<bool> {
 
 fn bucket_slots(text: &str) -> Result<u8, String> {
     match text.parse() {
-        Ok(slots @ (1 | 2 | 4)) => Ok(slots),
-        _ => Err("a bucket has 1, 2 or 4 slots".into()),
+        Ok(slots @ 1..=4) => Ok(slots),
+        _ => Err("a bucket has 1, 2 or 4 slots, or 3 in a table that evicts".into()),
     }
 }

@@ -12,7 +12,7 @@
 //! hundred.
 
 use crate::mix::mix;
-use crate::options::KEY_PREFIX;
+use crate::options::{Eviction, KEY_PREFIX};
 use crate::spec::{RECORDS_MAX, Spec};
 
 /// Bytes of a cache line.
@@ -32,6 +32,8 @@ pub struct Workload {
     key_size: usize,
     value_size: usize,
     verify: bool,
+    /// Whether a GET that finds nothing is followed by a PUT.
+    fills: bool,
     /// The prefix of all keys.
     prefix: &'static [u8],
     /// Random bytes that bodies are cut from.
@@ -46,9 +48,16 @@ impl Workload {
             key_size: spec.key_size,
             value_size: spec.value_size,
             verify: spec.verify,
+            fills: spec.table.eviction == Eviction::Sieve,
             prefix: if spec.attach.is_some() { KEY_PREFIX } else { &[] },
             template: (0..words).flat_map(|word| mix(word).to_le_bytes()).collect(),
         }
+    }
+
+    /// Whether a GET that finds nothing is followed by a PUT of the record, as users of caches do.
+    #[inline]
+    pub fn fills(&self) -> bool {
+        self.fills
     }
 
     /// Bytes of a key.

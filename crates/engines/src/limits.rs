@@ -58,11 +58,12 @@ pub const SEARCH_CHUNKS: u64 = 16 << 10;
 /// chunks are taken instead.
 pub const SEARCHES_FOR_ROOM: u64 = 4;
 
-/// Entries that a client which is short of memory looks at when it evicts, and how many of them, at
-/// most, it evicts. The more are looked at for each that is evicted, the better the choice.
-pub const SAMPLED_AT_A_TIME: usize = 64;
-/// As above.
-pub const EVICTED_AT_A_TIME: usize = 4;
+/// Values that a client which is short of memory evicts at a time. The more, the longer the PUTs
+/// that do it, and the fewer they are.
+pub const EVICTED_AT_A_TIME: usize = 8;
+
+/// Values that are looked at for each that is evicted. The more, the better the choice.
+pub const SAMPLED_FOR_ONE: usize = 16;
 
 /// Slots looked at in search of a chain of moves, in a table that evicts.
 pub const EVICTING_SEARCH_SLOTS_MAX: usize = 32;

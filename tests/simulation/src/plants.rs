@@ -240,7 +240,7 @@ impl Plant {
             (_, Bug::IdleBeforeStores) => 12_112,
             (_, Bug::BatchUnpinned) => 34_611,
             (_, Bug::BatchRestUnpinned) => 15_919,
-            (_, Bug::EvictedAnyway) => 1_790,
+            (_, Bug::EvictedAnyway) => 4_614,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,
         })

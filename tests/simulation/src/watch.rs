@@ -435,7 +435,13 @@ impl Watch {
         if let Some(said) = cleared.filter(|said| *said != before as u32) {
             return Some(taken_wrongly(number as u32, slab, before, said));
         }
-        let rested = self.rested.borrow_mut().remove(&note) || has_rested;
+        let is_noted = self.rested.borrow_mut().remove(&note);
+        if has_rested && !is_noted && said == 0 {
+            // The owner's stores that note the entry free and take it are still on their way: the
+            // note that the second of them clears is no news.
+            self.late.borrow_mut().insert(note, None);
+        }
+        let rested = is_noted || has_rested;
         if now & mask < before & mask && !rested {
             let told = format!("entry {number} of {slab:?} starts over: {now} after {before}");
             return Some(format!("{told}, without a rest"));

@@ -3,7 +3,7 @@
 use clap::Parser;
 
 use super::*;
-use crate::options::{Attach, AutoSwitch, Switch};
+use crate::options::{Attach, AutoSwitch, Eviction, Switch};
 
 #[derive(Parser)]
 struct Line {
@@ -169,7 +169,8 @@ fn workers_are_simulated_and_client_hosts_are_herds() {
 fn every_switch_can_be_turned() {
     let options = spec(
         "--filter-bits off --cache on --cache-lines 64 --cache-entry-max 32KiB --multi-read off --previous-versions off --batched-reads on \
-         --checksums on --engine nessie-published --ways 2 --bucket-slots 1 --index-fill 50",
+         --checksums on --engine nessie-published --ways 2 --bucket-slots 1 --index-fill 50 \
+         --eviction sieve --memory 64MiB",
     );
     let expected = TableOptions {
         filter_bits: Switch::Off,
@@ -182,10 +183,14 @@ fn every_switch_can_be_turned() {
         checksums: Switch::On,
         ways: 2,
         bucket_slots: Some(1),
+        eviction: Eviction::Sieve,
+        memory: Some(ByteSize::new(64 << 20)),
         index_fill: 50,
     };
     assert_eq!(options.unwrap().table, expected);
-    for wrong in ["--bucket-slots 3", "--ways 5", "--cache maybe", "--index-fill 96"] {
+    for wrong in
+        ["--bucket-slots 5", "--eviction lru", "--ways 5", "--cache maybe", "--index-fill 96"]
+    {
         assert!(spec(wrong).is_err(), "{wrong}");
     }
 }

@@ -53,7 +53,7 @@ impl Batch {
 
     /// GETs, and finishes each GET: those that an error left without an answer have failed.
     fn get(&mut self, table: &Table, run: &Run<'_>) -> Result<(), Error> {
-        let Batch { gets, answered, keys, .. } = self;
+        let Batch { gets, answered, keys, puts, pairs } = self;
         if gets.is_empty() {
             return Ok(());
         }
@@ -63,6 +63,12 @@ impl Batch {
             let outcome = value.as_deref().map_or(Outcome::Missing, Outcome::Found);
             run.finish(&gets[get], outcome);
             answered[get] = true;
+            if let Some(fill) = run.fill(&gets[get], outcome) {
+                let (key, value) = &mut pairs[puts.len()];
+                run.workload().write_key(fill.record, key);
+                run.workload().write_value(fill.record, fill.version, value);
+                puts.push(fill);
+            }
         });
         let left = gets.iter().zip(&*answered).filter(|(_, answered)| !**answered);
         left.for_each(|(get, _)| run.finish(get, Outcome::Failed));

@@ -152,25 +152,42 @@ async fn lane<S: Store, C: Ticks>(
                     None => store.get(&mut lane).await,
                     Some(sums) => counted(counter, sums, op.kind, store.get(&mut lane)).await,
                 };
-                found.map(|found| {
-                    run.finish(&op, S::outcome(&found, &lane));
+                let filled = found.map(|found| {
+                    let outcome = S::outcome(&found, &lane);
+                    run.finish(&op, outcome);
+                    let filled = run.fill(&op, outcome);
                     S::recycle(found, &mut lane);
-                })
+                    filled
+                });
+                match filled {
+                    Ok(Some(op)) => put(store, run, sums, &mut lane, &op).await,
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(error),
+                }
             }
-            Kind::Put => {
-                let (key, value) = lane.pair(workload, &op);
-                let stored = match sums {
-                    None => store.put(key, value).await,
-                    Some(sums) => counted(counter, sums, op.kind, store.put(key, value)).await,
-                };
-                stored.map(|_| run.finish(&op, Outcome::Stored))
-            }
+            Kind::Put => put(store, run, sums, &mut lane, &op).await,
         };
         if let Err(error) = result {
             refuse::<S, C>(run, &op, error, refusal)?;
         }
     }
     Ok(())
+}
+
+#[inline]
+async fn put<S: Store, C: Ticks>(
+    store: &S,
+    run: &Run<'_, C>,
+    sums: Option<&Cell<Traffic>>,
+    lane: &mut Lane,
+    op: &Op,
+) -> Result<(), S::Error> {
+    let (key, value) = lane.pair(run.workload(), op);
+    let stored = match sums {
+        None => store.put(key, value).await,
+        Some(sums) => counted(|| store.counted(), sums, op.kind, store.put(key, value)).await,
+    };
+    stored.map(|_| run.finish(op, Outcome::Stored))
 }
 
 /// Counts a refusal; passes on an error after which nothing works.

@@ -21,7 +21,7 @@ use loch_engines::room::Room as TableRoom;
 use loch_fabric::{RegionId, RemoteAddr};
 
 use crate::error::TargetError;
-use crate::options::TABLE;
+use crate::options::{Eviction, TABLE};
 use crate::spec::Spec;
 use crate::system::Engine;
 use crate::target::Result;
@@ -146,7 +146,10 @@ fn config(
     let (table, is_tuned) = declare(engine, spec, common, index_slots)
         .map_err(|error| TargetError::Impossible(error.to_string()))?;
     let map = map_with_room_enough(&table, spec, sessions);
-    let table_bytes = table_bytes(index_slots, data_bytes);
+    let table_bytes = match spec.table.memory {
+        Some(memory) => memory.bytes(),
+        None => table_bytes(index_slots, data_bytes),
+    };
     let values = match map.as_ref().is_some_and(|map| map.nessie().is_some()) {
         true => table_bytes,
         false if is_tuned => tuned_bytes_a_node(spec, room),
@@ -177,7 +180,7 @@ fn declare(
 ) -> Result<(TableConfig, bool), loch::Error> {
     let LayoutOptions { ways, filter_bits, multi_read, checksums, .. } = LayoutOptions::default();
     // Engines that keep values in their own memory know the best size of their index.
-    if !engine.needs().private_memory {
+    if !engine.needs().private_memory && spec.table.memory.is_none() {
         table.set("index_slots", i64::try_from(index_slots).unwrap_or(i64::MAX))?;
     }
     let tuned_for = toml::Table::from_iter([
@@ -203,6 +206,7 @@ fn declare(
         ("checksums", switch(own.checksums), bool::from(own.checksums) != checksums),
         ("cache", automatic.unwrap_or_default().into(), automatic.is_some()),
         ("batched_reads", batched.unwrap_or_default().into(), batched.is_some()),
+        ("eviction", "sieve".into(), own.eviction == Eviction::Sieve),
         ("out_of_order", false.into(), is_in_order),
     ] {
         let is_off = value.as_bool() == Some(false);

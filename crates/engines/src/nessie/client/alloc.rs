@@ -120,7 +120,7 @@ impl<F> Copy for Owner<'_, F> {}
 
 impl<F: Fabric> Owner<'_, F> {
     #[inline(always)]
-    fn leases(&self, class: &Class, slab: Slab) -> Result<bool, FabricError> {
+    pub fn leases(&self, class: &Class, slab: Slab) -> Result<bool, FabricError> {
         let mine = Chunk::Leased { class: class.id, chunks: class.chunks, owner: self.id };
         let word = self.fabric.load(self.map.chunk_addr(slab.dti, slab.chunk as u64))?;
         Ok(word == mine.to_word())

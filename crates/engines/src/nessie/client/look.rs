@@ -1,17 +1,44 @@
 //! Looking at words of the index, and at the marks beside them.
 
-use loch_fabric::Fabric;
-use loch_fabric::RemoteAddr;
+use std::cell::Cell;
+
+use loch_fabric::{Fabric, RemoteAddr};
 
 use super::Client;
 use crate::error::EngineError;
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
-use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::hash::{Candidates, TableMap};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::marks::Marks;
 
+/// Buckets of a run.
+const RUN_BUCKETS: u64 = 64;
+
 /// The words of a key's candidates, by candidate number.
 pub(in crate::nessie) type Words = [Ite; CANDIDATES_MAX];
+
+/// A place in the index: the one to which a client looks next for something to evict.
+#[derive(Debug, Default)]
+pub(in crate::nessie) struct Hand {
+    /// The number of the bucket, among those of all shards; `None`: anywhere.
+    bucket: Cell<Option<u64>>,
+}
+
+impl Hand {
+    /// A run of buckets, which are in one shard, and their number. The hand goes on behind them,
+    /// and begins anywhere.
+    pub fn next<F: Fabric>(&self, map: &TableMap, fabric: &F) -> (RemoteAddr, usize) {
+        let geometry = &map.shape.geometry;
+        let of_shard = u64::from(geometry.buckets_per_shard);
+        let all = of_shard * map.shards().len() as u64;
+        let bucket = self.bucket.get().unwrap_or_else(|| fabric.random() % all);
+        let (shard, within) = (bucket / of_shard, bucket % of_shard);
+        let count = RUN_BUCKETS.min(of_shard - within);
+        self.bucket.set(Some((bucket + count) % all));
+        let at = map.shards()[shard as usize].add(within * geometry.bucket_bytes());
+        (at, count as usize)
+    }
+}
 
 impl<F: Fabric> Client<F> {
     /// READs all candidates, one READ a bucket, in one doorbell.

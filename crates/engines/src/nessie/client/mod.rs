@@ -18,6 +18,7 @@ use loch_fabric::{Fabric, FabricError, RegionId, RoundTrip, Validation};
 use self::alloc::{Allocator, Owner};
 use self::batch::Batch;
 use self::cache::Cache;
+use self::look::Hand;
 use self::marking::Clock;
 use self::pins::Pins;
 use self::turns::Turns;
@@ -70,6 +71,8 @@ pub struct Client<F: Fabric> {
     pub(super) pins: Pins,
     /// The clock of the marks, in a table that evicts.
     pub(super) clock: Clock,
+    /// Where the client looks next for something to evict.
+    pub(super) hand: Hand,
     pub(super) counts: Counts,
     pub(super) timeout_us: u64,
     stamps: Cell<Stamps>,
@@ -164,6 +167,7 @@ impl<F: Fabric> Client<F> {
             batch: Cell::default(),
             pins: Pins::default(),
             clock: Clock::default(),
+            hand: Hand::default(),
             counts: Counts::default(),
             timeout_us,
             stamps: Cell::default(),

@@ -18,7 +18,7 @@ use loch_fabric::limits::BUCKET_WORDS_MAX;
 use super::geometry::Bits;
 
 /// The word of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Ite(pub u64);
 
 /// The content of a slot.

@@ -33,11 +33,11 @@ const GHOSTS: usize = 4;
 pub const GHOSTS_AT: u64 = 4;
 
 /// The word of marks of a bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Marks(pub u64);
 
 /// The mark of a slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(pub u8);
 
 impl Marks {

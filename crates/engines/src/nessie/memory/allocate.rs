@@ -116,6 +116,10 @@ impl<F: Fabric> Client<F> {
     /// client's own slabs first.
     async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
         let rooms = self.rooms_of(class);
+        // In a table that evicts there is usually no other memory, and to look for it is dear.
+        if self.is_known_full(class) && self.evict(class).await? {
+            return Ok(());
+        }
         let enough = (class.entries / 16).max(1);
         if sweep && self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
             return Ok(());
@@ -124,10 +128,6 @@ impl<F: Fabric> Client<F> {
             return Ok(());
         }
         self.rest_parked(class, PARKED_ENTRIES).await?;
-        // In a table that evicts there is usually no other memory, and to look for it is dear.
-        if self.is_known_full(class) && self.evict(class).await? {
-            return Ok(());
-        }
         for dti in &self.tables {
             if self.lease(*dti, class, Kind::Roomy).await?
                 || self.lease(*dti, class, Kind::Free).await?
@@ -151,12 +151,22 @@ impl<F: Fabric> Client<F> {
         self.wait_for_room(class, rooms).await
     }
 
-    /// Whether it is a short time since a look for memory that nobody uses was in vain.
+    /// Whether it is a short time since a look for memory that nobody uses was in vain. While a
+    /// lane looks again, the others go on evicting.
     fn is_known_full(&self, class: Class) -> bool {
         let mut alloc = self.alloc.borrow_mut();
         let list = alloc.list(class);
+        if list.known_full == 1 {
+            list.known_full = EVICTIONS_WITHOUT_LOOK;
+            return false;
+        }
         list.known_full = list.known_full.saturating_sub(1);
         list.known_full > 0
+    }
+
+    /// Whether this client evicts to get entries of a class.
+    pub(in crate::nessie) fn is_short_of(&self, class: Class) -> bool {
+        self.alloc.borrow_mut().list(class).known_full > 0
     }
 
     fn set_known_full(&self, class: Class) {

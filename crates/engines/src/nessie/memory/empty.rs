@@ -158,9 +158,8 @@ impl<F: Fabric> Client<F> {
             let _epoch = self.session.pin(&self.fabric)?;
             let numbers = first..formatted.min(first + EVICTED);
             let entries = numbers.map(|number| Entry { slab, number }).collect();
-            for victim in self.victims(class, entries).await? {
-                self.evict_victim(&victim).await?;
-            }
+            let victims = self.victims(class, entries).await?;
+            self.evict_all(&victims).await?;
         }
         let seized =
             Chunk::Seized { class: class.id, chunks: class.chunks, owner: self.owner().id };

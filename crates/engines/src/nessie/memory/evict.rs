@@ -10,12 +10,16 @@
 //! 1. A victim's word was read in this operation, and shows a value that nobody moves. The CAS
 //!    expects it.
 //! 2. An entry that a session has pinned when it is looked at is no victim.
-//! 3. Only a table that evicts has victims.
+//! 3. A victim's slab is seen to be leased by this client, or to be seized by it, in the epoch in
+//!    which it is evicted. So until then the slab is not cut anew, and the entry is of its class.
+//! 4. Only a table that evicts has victims.
+
+use std::collections::BinaryHeap;
 
 use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
 
 use crate::error::EngineError;
-use crate::limits::{EVICTED_AT_A_TIME, SAMPLED_AT_A_TIME};
+use crate::limits::{EVICTED_AT_A_TIME, SAMPLED_FOR_ONE};
 use crate::nessie::client::Client;
 use crate::nessie::client::pins::is_pinned;
 use crate::nessie::layout::dte::{
@@ -30,6 +34,11 @@ use crate::planted::{self, Bug};
 
 /// Entries that are looked at side by side.
 const LANES: usize = 16;
+/// The most such READs for one search: where memory is near, and over a network.
+const NEAR_RUNS: usize = 16;
+const FAR_RUNS: usize = 2;
+/// Entries of its slabs that a client looks at if the index shows it too few of them.
+const SAMPLED_IN_SLABS: usize = 64;
 /// Bytes of the key that are read with an entry's header.
 const KEY_GUESS_BYTES: usize = 64;
 
@@ -42,9 +51,21 @@ pub(in crate::nessie) struct Victim {
     pub generation: u64,
     pub mark: Mark,
     pub has_expired: bool,
-    /// The hash of the key, whose first bucket gets the key's ghost, and the marks of that bucket.
+    /// The hash of the key, whose first bucket gets the key's ghost, and the marks of that bucket
+    /// if they are known.
     pub hash: KeyHash,
-    pub first_marks: Marks,
+    pub first_marks: Option<Marks>,
+}
+
+/// A slot that shows an entry in one of the client's own slabs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Shown {
+    slot: RemoteAddr,
+    word: Ite,
+    entry: Entry,
+    mark: Mark,
+    /// The marks of its bucket.
+    marks: Marks,
 }
 
 impl Victim {
@@ -61,10 +82,152 @@ impl<F: Fabric> Client<F> {
         if !self.evicts() && !planted::is(Bug::StoringTableEvicts) {
             return Ok(false);
         }
+        let _epoch = self.session.pin(&self.fabric)?;
+        let in_index = match self.evicts() {
+            true => self.victims_in_index(class).await?,
+            false => None,
+        };
+        let victims = match in_index {
+            Some(victims) => victims,
+            None => self.victims_in_slabs(class).await?,
+        };
+        Ok(self.evict_all(&victims).await? > 0)
+    }
+
+    /// The values of a class that are worth least in some places of the index, as far as their
+    /// entries are in the client's own slabs; `None` if few are.
+    async fn victims_in_index(&self, class: Class) -> Result<Option<Vec<Victim>>, EngineError> {
+        let mut seen = 0;
+        // The largest is the one that is worth most.
+        let mut least: BinaryHeap<(u32, Shown)> = BinaryHeap::new();
+        let runs = if self.is_near { NEAR_RUNS } else { FAR_RUNS };
+        for _ in 0..runs {
+            self.look_at_run(class, |worth, shown| {
+                seen += 1;
+                if least.len() < EVICTED_AT_A_TIME {
+                    least.push((worth, shown));
+                } else if least.peek().is_some_and(|most| worth < most.0) {
+                    least.pop();
+                    least.push((worth, shown));
+                }
+            })
+            .await?;
+            if seen >= EVICTED_AT_A_TIME * SAMPLED_FOR_ONE {
+                break;
+            }
+        }
+        if seen < SAMPLED_FOR_ONE {
+            return Ok(None);
+        }
+        let mut least = least.into_sorted_vec();
+        least.truncate(seen / SAMPLED_FOR_ONE);
+        let mut victims = Vec::with_capacity(least.len());
+        for (_, shown) in &least {
+            self.fabric.will_read(self.entry_addr(&class, shown.entry));
+        }
+        for (_, shown) in least {
+            victims.extend(self.victim_shown(class, shown).await?);
+        }
+        Ok(Some(victims))
+    }
+
+    /// Looks at the buckets at the hand, which goes on behind them, and hands on the slots that
+    /// show an entry of the class in the client's own slabs.
+    async fn look_at_run(
+        &self,
+        class: Class,
+        mut shows: impl FnMut(u32, Shown),
+    ) -> Result<(), EngineError> {
+        let geometry = &self.map.shape.geometry;
+        let (slots, now) = (usize::from(geometry.bucket_slots), self.mark_epoch());
+        let bucket_bytes = geometry.bucket_bytes() as usize;
+        let (first, buckets) = self.hand.next(&self.map, &self.fabric);
+        let (run, done) = self.fabric.read(first, buckets * bucket_bytes, self.spare.take()).await;
+        done?;
+        for (number, bucket) in run.chunks_exact(bucket_bytes).enumerate() {
+            let at = first.add((number * bucket_bytes) as u64);
+            let word =
+                |i: usize| u64::from_le_bytes(*bucket[i * 8..].first_chunk().expect("a word"));
+            let marks = Marks(word(slots));
+            for position in 0..slots {
+                let word = Ite(word(position));
+                if !self.map.codec.is_unmoved(word) {
+                    continue;
+                }
+                let Some(entry) = self.own_entry(&class, word)? else { continue };
+                let slot = at.add(position as u64 * 8);
+                let mut mark = marks.of(position);
+                if let Some(faded) = mark.kept_old(now) {
+                    self.write_mark(slot, faded)?;
+                    mark = faded;
+                }
+                shows(mark.worth(now), Shown { slot, word, entry, mark, marks });
+            }
+        }
+        self.spare.give_back(run);
+        Ok(())
+    }
+
+    /// The entry that a word names, if it is of the class and in a slab that this client leases.
+    #[inline]
+    fn own_entry(&self, class: &Class, word: Ite) -> Result<Option<Entry>, EngineError> {
+        let place = self.map.codec.place(word);
+        if !self.tables.contains(&place.dti) || place.offset >= self.map.data_bytes() {
+            return Ok(None);
+        }
+        let Some(entry) = class.entry(place) else { return Ok(None) };
+        let is_mine = self.owner().leases(class, entry.slab)?;
+        Ok(is_mine.then_some(entry))
+    }
+
+    fn entry_addr(&self, class: &Class, entry: Entry) -> RemoteAddr {
+        self.map.slab_addr(entry.slab).add(class.entry_at(entry.number))
+    }
+
+    /// What a slot shows as a victim, if the entry is still the one.
+    async fn victim_shown(
+        &self,
+        class: Class,
+        shown: Shown,
+    ) -> Result<Option<Victim>, EngineError> {
+        let Shown { slot, word, entry, mark, marks } = shown;
+        let Some((header, head)) = self.own_head(&class, entry).await? else { return Ok(None) };
+        let generation = unpinned(header.generation);
+        let mask = self.map.codec.gen_mask();
+        if generation & mask != self.map.codec.generation(word)
+            || self.is_held(self.entry_addr(&class, entry), &header)?
+        {
+            return Ok(None);
+        }
+        let hash = KeyHash::of(&self.map, &head[header.key_at()..header.value_at()]);
+        let (first, (bucket, _)) = (hash.first_bucket(&self.map), self.map.bucket_of(slot));
+        let first_marks = match first == bucket {
+            true => Some(marks),
+            false if self.is_near => Some(Marks(self.fabric.load(self.map.marks_addr(first))?)),
+            // A ghost is not worth a round trip.
+            false => None,
+        };
+        let has_expired = self.has_expired(&header, &head);
+        self.spare.give_back(head);
+        Ok(Some(Victim {
+            slot,
+            word,
+            entry,
+            class,
+            generation,
+            mark,
+            has_expired,
+            hash,
+            first_marks,
+        }))
+    }
+
+    /// The values that are worth least among some entries of the client's slabs.
+    async fn victims_in_slabs(&self, class: Class) -> Result<Vec<Victim>, EngineError> {
         let places: Vec<Entry> = {
             let mut alloc = self.alloc.borrow_mut();
             let slabs = &alloc.list(class).slabs;
-            let count = if slabs.is_empty() { 0 } else { SAMPLED_AT_A_TIME };
+            let count = if slabs.is_empty() { 0 } else { SAMPLED_IN_SLABS };
             let any = |count: usize| (self.fabric.random() % count as u64) as usize;
             let one = |_| {
                 let slab = slabs[any(slabs.len())];
@@ -72,21 +235,46 @@ impl<F: Fabric> Client<F> {
             };
             (0..count).map(one).collect()
         };
-        let epoch = self.session.pin(&self.fabric)?;
-        let mut victims = self.victims(class, places).await?;
+        // What is listed may be another client's by now, and cut in another way.
+        let mut own = Vec::with_capacity(places.len());
+        for entry in places {
+            if self.owner().leases(&class, entry.slab)? {
+                own.push(entry);
+            }
+        }
+        let mut victims = self.victims(class, own).await?;
         let now = self.mark_epoch();
         victims.sort_by_key(|victim| (victim.worth(now), victim.entry));
         victims.dedup_by_key(|victim| victim.entry);
-        let few = (victims.len() * EVICTED_AT_A_TIME).div_ceil(SAMPLED_AT_A_TIME);
-        let mut evicted = 0;
-        for victim in &victims {
-            evicted += usize::from(self.evict_victim(victim).await?);
-            if evicted >= few {
-                break;
-            }
+        victims.truncate(victims.len().div_ceil(SAMPLED_FOR_ONE));
+        Ok(victims)
+    }
+
+    /// Evicts values of a class. Returns how many.
+    pub(in crate::nessie) async fn evict_all(
+        &self,
+        victims: &[Victim],
+    ) -> Result<u64, EngineError> {
+        let Some(Victim { class, .. }) = victims.first() else { return Ok(0) };
+        let mut forgotten = Forgotten::default();
+        let mut failed = None;
+        let lanes = if self.is_near { 1 } else { LANES };
+        let evictions = victims.iter().map(|victim| async move {
+            self.evict_victim(victim).await.map(|evicted| (evicted, victim.has_expired))
+        });
+        lanes::run(lanes, evictions, |evicted| match evicted {
+            Ok((true, true)) => forgotten.expired += 1,
+            Ok((true, false)) => forgotten.evicted += 1,
+            Ok((false, _)) => (),
+            Err(error) => failed = Some(error),
+        })
+        .await;
+        let count = forgotten.evicted + forgotten.expired;
+        if count > 0 {
+            self.count_forgotten(class, forgotten).await?;
+            self.turn_over(count * class.entry_bytes).await?;
         }
-        drop(epoch);
-        Ok(evicted > 0)
+        failed.map_or(Ok(count), Err)
     }
 
     /// The values among some entries of a class.
@@ -112,25 +300,9 @@ impl<F: Fabric> Client<F> {
         if !owner.is_used(&class, entry)? {
             return Ok(None);
         }
-        let at = self.map.slab_addr(entry.slab).add(class.entry_at(entry.number));
-        let most = (class.entry_bytes as usize).min(BEFORE_VALUE_BYTES_MAX);
-        let first = (HEADER_BYTES + EXPIRY_BYTES + KEY_GUESS_BYTES).min(most);
-        let (mut head, done) = self.fabric.read(at, first, Buf::with_capacity(first)).await;
-        done?;
-        let Some(header) = Header::read(&head).filter(|header| header.value_at() <= most) else {
-            return Ok(None);
-        };
-        if header.value_at() > head.len() {
-            let (have, rest) = (head.len(), header.value_at() - head.len());
-            let (filled, done) = self.fabric.read(at.add(have as u64), rest, head).await;
-            done?;
-            head = filled;
-        }
-        // Entries of mapped memory do not change as long as they have their generation.
+        let Some((header, head)) = self.own_head(&class, entry).await? else { return Ok(None) };
         let generation = unpinned(header.generation);
-        if unpinned(self.fabric.load(at)?) != generation {
-            return Ok(None);
-        }
+        let at = self.entry_addr(&class, entry);
         if self.is_held(at, &header)? {
             return Ok(None);
         }
@@ -151,7 +323,6 @@ impl<F: Fabric> Client<F> {
             self.write_mark(candidates.slot(slot), faded)?;
             mark = faded;
         }
-        let expires_at_ms = header.expires_at_ms(&head);
         Ok(Some(Victim {
             slot: candidates.slot(slot),
             word: words[slot],
@@ -159,10 +330,40 @@ impl<F: Fabric> Client<F> {
             class,
             generation,
             mark,
-            has_expired: expires_at_ms.is_some_and(|at| at <= self.fabric.wall_ms()),
+            has_expired: self.has_expired(&header, &head),
             hash: candidates.hash,
-            first_marks: marks[0],
+            first_marks: Some(marks[0]),
         }))
+    }
+
+    /// The header and the key of an entry of a mapped slab; `None` if it is used anew meanwhile.
+    async fn own_head(
+        &self,
+        class: &Class,
+        entry: Entry,
+    ) -> Result<Option<(Header, Buf)>, EngineError> {
+        let at = self.entry_addr(class, entry);
+        let most = (class.entry_bytes as usize).min(BEFORE_VALUE_BYTES_MAX);
+        let first = (HEADER_BYTES + EXPIRY_BYTES + KEY_GUESS_BYTES).min(most);
+        let mut head = self.spare.take();
+        head.clear();
+        let (filled, done) = self.fabric.read(at, first, head).await;
+        (head, _) = (filled, done?);
+        let Some(header) = Header::read(&head).filter(|header| header.value_at() <= most) else {
+            return Ok(None);
+        };
+        if header.value_at() > head.len() {
+            let (have, rest) = (head.len(), header.value_at() - head.len());
+            let (filled, done) = self.fabric.read(at.add(have as u64), rest, head).await;
+            (head, _) = (filled, done?);
+        }
+        // An entry in mapped memory does not change as long as it has its generation.
+        let again = self.fabric.load(at)?;
+        Ok((unpinned(again) == unpinned(header.generation)).then_some((header, head)))
+    }
+
+    fn has_expired(&self, header: &Header, head: &[u8]) -> bool {
+        header.expires_at_ms(head).is_some_and(|at| at <= self.fabric.wall_ms())
     }
 
     /// Whether an entry is pinned by a session, so that it is no victim (invariant 2).
@@ -176,10 +377,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Evicts a value. Returns whether it did: not if the slot has changed.
-    pub(in crate::nessie) async fn evict_victim(
-        &self,
-        victim: &Victim,
-    ) -> Result<bool, EngineError> {
+    async fn evict_victim(&self, victim: &Victim) -> Result<bool, EngineError> {
         let Victim { slot, word, entry, class, generation, .. } = victim;
         if planted::is(Bug::FreedBeforeEvicted) {
             self.retire(*entry, class, *generation)?;
@@ -193,12 +391,11 @@ impl<F: Fabric> Client<F> {
         self.retire(*entry, class, *generation)?;
         if !victim.has_expired {
             self.counts.evicted.set(self.counts.evicted.get() + 1);
-            let at = self.map.marks_addr(victim.hash.first_bucket(&self.map)).add(GHOSTS_AT);
-            self.hint(at, &victim.first_marks.with_ghost(victim.hash.print()))?;
+            if let Some(marks) = victim.first_marks.filter(|_| self.evicts()) {
+                let at = self.map.marks_addr(victim.hash.first_bucket(&self.map)).add(GHOSTS_AT);
+                self.hint(at, &marks.with_ghost(victim.hash.print()))?;
+            }
         }
-        let (evicted, expired) = (u64::from(!victim.has_expired), u64::from(victim.has_expired));
-        self.count_forgotten(class, Forgotten { evicted, expired }).await?;
-        self.turn_over(class.entry_bytes).await?;
         Ok(true)
     }
 }

@@ -56,7 +56,9 @@ impl<F: Fabric> Client<F> {
                 return Ok(Attempt::Again);
             }
         }
-        if self.make_slot(candidates, words).await? {
+        // If memory is short, something has to go anyway: it may as well be one of these.
+        let moves_first = !self.evicts() || !self.is_short_of(own.class);
+        if moves_first && self.make_slot(candidates, words).await? {
             return Ok(Attempt::Again);
         }
         if self.evicts() {
@@ -102,7 +104,7 @@ impl<F: Fabric> Client<F> {
             let (at, word) = (candidates.slot(slot), words[slot]);
             let mark = candidates.mark_in(marks, slot);
             if let Some(victim) = self.victim_of(at, word, mark).await? {
-                self.evict_victim(&victim).await?;
+                self.evict_all(&[victim]).await?;
                 break;
             }
         }
@@ -139,7 +141,7 @@ impl<F: Fabric> Client<F> {
             mark,
             has_expired: self.is_expired(&header, &head),
             hash,
-            first_marks: Marks(self.read_word(first_marks).await?),
+            first_marks: Some(Marks(self.read_word(first_marks).await?)),
         }))
     }
 
