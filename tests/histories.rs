@@ -25,10 +25,11 @@ use support::{Node, is_long, private_dir, socket_of, wait_for};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// The tables, which take turns: the usual shape, one in which entries have to move most, and that
-/// with all that is else for slow networks. Their indexes are tiny, and memory is scarce.
+/// The tables, which take turns: the usual shape, one in which entries have to move most, that with
+/// all that is else for slow networks, and one that evicts. Their indexes are tiny, and memory is
+/// scarce.
 const CONFIG: &str = r#"
-memory = "12MiB"
+memory = "16MiB"
 
 [[table]]
 name = "usual"
@@ -50,8 +51,15 @@ bucket_slots = 1
 cache = true
 batched_reads = true
 checksums = true
+
+[[table]]
+name = "evicting"
+index_slots = 32
+value_max = "64KiB"
+eviction = "sieve"
 "#;
-const TABLES: [&str; 3] = ["usual", "pairs", "cached"];
+const TABLES: [&str; 4] = ["usual", "pairs", "cached", EVICTING];
+const EVICTING: &str = "evicting";
 
 /// Of the slots of an index so many have a key of the crowd, if all of them are there.
 const CROWDED: f64 = 0.9;
@@ -414,8 +422,13 @@ fn what_real_processes_are_answered_is_linearizable() {
         next_client = next;
         cluster.check();
         cluster.delete_keys_of(table, tally.rounds);
-        let history = History::from(operations);
+        let mut history = History::from(operations.clone());
         tally.count(&history);
+        if table == EVICTING {
+            let evictions = operations.iter().filter_map(Operation::eviction);
+            let evictions: Vec<_> = evictions.collect();
+            history = History::from([operations, evictions].concat());
+        }
         let checked = Instant::now();
         let verdict = check(&history, BUDGET);
         checking += checked.elapsed();

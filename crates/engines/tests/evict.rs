@@ -65,7 +65,32 @@ fn a_full_table_takes_any_number_of_values() {
         let count = present(&client, 0..fit * 4, len) as u64;
         assert!(count * 10 > fit * 6, "{len}: {count} of {fit} fit");
         check(&client);
+        // Whatever is gone was evicted, and is counted.
+        let usage = block_on(client.usage(0)).unwrap();
+        let [of] = usage.forgotten.as_deref().unwrap() else { panic!("of one class: {usage:?}") };
+        assert_eq!((of.evicted, of.expired), (fit * 4 - count, 0), "{len}");
+        assert_eq!(client.counts().evicted.get(), of.evicted);
     }
+}
+
+#[test]
+fn what_had_expired_is_told_from_what_was_evicted() {
+    let cluster = TestCluster::new(plan(2 << 20, 1 << 14));
+    let client = cluster.client(0);
+    let long_ago = PutOptions { expires_at_ms: Some(1) };
+    // Entries with and without an expiry are of one class.
+    let len = 105;
+    for i in 0..8000 {
+        let options = if i % 2 == 0 { PutOptions::default() } else { long_ago };
+        block_on(client.put(&key(i), &value(i, len), options)).unwrap();
+    }
+    assert_eq!((get(&client, &key(0)), get(&client, &key(1))), (Some(value(0, len)), None));
+    (10_000..50_000).for_each(|i| put(&client, &key(i), &value(i, len)));
+    let all = block_on(client.usage(0)).unwrap().forgotten.unwrap();
+    let expired: u64 = all.iter().map(|of| of.expired).sum();
+    let evicted: u64 = all.iter().map(|of| of.evicted).sum();
+    assert!((3500..=4000).contains(&expired) && evicted > 30_000, "{all:?}");
+    check(&client);
 }
 
 #[test]

@@ -76,7 +76,7 @@ pub use layout::table_info::TableInfo;
 pub use loch_engines as engines;
 pub use loch_engines::engine::FunctionConfig;
 pub use loch_engines::nessie::options::TableProtocol;
-pub use loch_engines::nessie::{CacheLimits, CheckReport, Usage};
+pub use loch_engines::nessie::{CacheLimits, CheckReport, ForgottenOf, Usage};
 /// An engine, with the options of a table.
 pub use loch_engines::registry::Options as Engine;
 pub use loch_engines::size::{ByteSize, ParseSizeError};

@@ -152,13 +152,25 @@ impl<'a> TableStats<'a> {
             ),
         };
         format!(
-            "table {:?}: engine {}{work}, {} entries in {} slots{buckets}, values up to {}{grain}",
+            "table {:?}: engine {}{work}, {} entries in {} slots{buckets}, values up to {}{grain}{}",
             info.name,
             info.engine,
             self.entries,
             info.index_slots,
-            rounded(info.value_bytes_max)
+            rounded(info.value_bytes_max),
+            self.forgotten()
         )
+    }
+
+    /// What a table that evicts has forgotten.
+    fn forgotten(&self) -> String {
+        if self.usage.iter().all(|of_node| of_node.usage.forgotten.is_none()) {
+            return String::new();
+        }
+        let all = || self.usage.iter().filter_map(|of_node| of_node.usage.forgotten.as_ref());
+        let evicted: u64 = all().flatten().map(|of| of.evicted).sum();
+        let expired: u64 = all().flatten().map(|of| of.expired).sum();
+        format!("; evicts when full: {evicted} values evicted, {expired} found expired")
     }
 }
 

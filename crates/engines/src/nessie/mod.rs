@@ -64,7 +64,7 @@ pub mod published;
 pub(crate) mod table;
 
 pub use any::AnyClient;
-pub use check::report::{CheckReport, Scrubbed, Usage};
+pub use check::report::{CheckReport, ForgottenOf, Scrubbed, Usage};
 pub use check::scrub::release_dead;
 pub(crate) use client::Attempts;
 pub use client::{Client, Counts};

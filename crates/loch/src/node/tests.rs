@@ -70,7 +70,7 @@ fn memory_of_a_dead_client_is_released_and_scrubbed() {
     die_with_entries(&node);
     eventually("its slot is free", || cluster.info().nodes[0].sessions_taken == 1);
     eventually("its slabs are abandoned", || {
-        let usage = table.usage().unwrap()[0];
+        let usage = &table.usage().unwrap()[0];
         usage.leased_slabs == 0 && usage.abandoned_slabs == 3
     });
     eventually("its entries are free", || table.check().unwrap().unshown == 0);
@@ -123,7 +123,7 @@ fn sessions_that_died_with_their_node_are_put_in_order_by_the_next() {
     let cluster = Cluster::connect(node.socket()).unwrap();
     let table = cluster.table("default").unwrap();
     eventually("its slab is abandoned", || {
-        let usage = table.usage().unwrap()[0];
+        let usage = &table.usage().unwrap()[0];
         (usage.leased_slabs, usage.abandoned_slabs) == (0, 1)
     });
 }

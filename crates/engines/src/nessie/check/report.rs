@@ -22,7 +22,7 @@ pub struct CheckReport {
 }
 
 /// How a node's data table is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Bytes of the index.
     pub index_bytes: u64,
@@ -38,6 +38,21 @@ pub struct Usage {
     pub leased_slabs: u64,
     /// Slabs without an owner.
     pub abandoned_slabs: u64,
+    /// What the node's clients have evicted, by size class, in a table that evicts: the classes of
+    /// which there is something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forgotten: Option<Vec<ForgottenOf>>,
+}
+
+/// What a node's clients have evicted of one size class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ForgottenOf {
+    /// Bytes of an entry; 0 for entries that are longer than those of all classes.
+    pub entry_bytes: u64,
+    /// Values that were evicted.
+    pub evicted: u64,
+    /// Values that were found expired.
+    pub expired: u64,
 }
 
 /// The result of a scrub.

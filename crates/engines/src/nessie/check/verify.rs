@@ -2,15 +2,15 @@
 
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
-use super::report::{CheckReport, Scrubbed, Usage};
+use super::report::{CheckReport, ForgottenOf, Scrubbed, Usage};
 use super::rules::Rules;
 use super::walk::slab_of;
 use crate::error::EngineError;
-use crate::limits::CHUNK_BYTES;
+use crate::limits::{CHUNK_BYTES, VALUE_BYTES_MAX};
 use crate::nessie::client::Client;
 use crate::nessie::layout::dte::{Header, note_of};
 use crate::nessie::layout::ite::{Ite, Place};
-use crate::nessie::layout::slab::{Chunk, Slab};
+use crate::nessie::layout::slab::{Chunk, LARGE, Slab};
 
 /// A report lists this many broken invariants at most, and counts no further.
 const BROKEN_MAX: usize = 100;
@@ -172,6 +172,25 @@ impl<F: Fabric> Client<F> {
         Ok(wrong)
     }
 
+    /// What the clients of a node have evicted, if the table evicts.
+    async fn forgotten(&self, dti: u8) -> Result<Option<Vec<ForgottenOf>>, EngineError> {
+        if !self.evicts() {
+            return Ok(None);
+        }
+        let longest = self.map.classes.of(VALUE_BYTES_MAX as usize);
+        let mut all = Vec::new();
+        for class in self.map.classes.all().iter().chain([&longest]) {
+            let [first, _] = self.map.ledger(dti).counts(class);
+            let mut counts = [0; 2];
+            self.fabric.read_words(&[first], &mut counts).await?;
+            let [evicted, expired] = counts;
+            let entry_bytes = if class.id == LARGE { 0 } else { class.entry_bytes };
+            all.push(ForgottenOf { entry_bytes, evicted, expired });
+        }
+        all.retain(|of| of.evicted + of.expired > 0);
+        Ok(Some(all))
+    }
+
     /// How data table `dti` is used. Reads every slab's notes, and the generations of its entries.
     ///
     /// # Errors
@@ -181,6 +200,7 @@ impl<F: Fabric> Client<F> {
         let mut usage = Usage {
             index_bytes: geometry.index_bytes(),
             data_bytes: geometry.data_bytes(),
+            forgotten: self.forgotten(dti).await?,
             ..Usage::default()
         };
         for (at, word) in self.read_chunk_table(dti).await?.into_iter().enumerate() {

@@ -14,6 +14,7 @@ use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::Ite;
+use crate::nessie::layout::ledger::Forgotten;
 use crate::nessie::layout::marks::{Mark, Marks};
 use crate::nessie::layout::slab::Class;
 use crate::operation::Value;
@@ -310,6 +311,11 @@ impl<F: Fabric> Client<F> {
             return Ok(false);
         }
         self.unlinked(word, header)?;
+        if self.evicts() {
+            let class = self.map.classes.of(header.entry_len());
+            let expired = Forgotten { expired: 1, ..Forgotten::default() };
+            Box::pin(self.count_forgotten(&class, expired)).await?;
+        }
         Ok(true)
     }
 
