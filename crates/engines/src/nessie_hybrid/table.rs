@@ -9,7 +9,7 @@ use super::{Client, Served};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes, Workers};
 use crate::error::LayoutError;
 use crate::kv::Kv;
-use crate::nessie::options::LayoutOptions;
+use crate::nessie::options::{Eviction, LayoutOptions};
 use crate::nessie::table::{facts, sizes, switches};
 use crate::nessie_server::{NessieServer, serve, table};
 use crate::net::{Access, Connect, Net};
@@ -63,6 +63,15 @@ impl Engine for NessieHybrid {
                 "cache is for nessie and {PLUS}; this table's engine is nessie-hybrid: remove cache, \
                  or give the table engine = {PLUS:?}"
             )));
+        }
+        if layout.eviction != Eviction::None && room.is_remote {
+            // The marks say what is used, and a client may write nothing over a network.
+            return Err(LayoutError::Geometry(
+                "over a network clients of nessie-hybrid may only read, so nobody would know what \
+                 is used: remove eviction, or give the table engine = \"nessie\" or \
+                 \"nessie-server\""
+                    .into(),
+            ));
         }
         let cache = if plus { cache } else { Some(false) };
         let mut switches = switches(layout, cache, room);

@@ -284,6 +284,7 @@ mod tests {
     fn an_option_of_another_engine_is_refused_by_its_name_whatever_it_says() {
         for (engine, field, words) in [
             ("herd", "ways = 3", "ways is for nessie, nessie-server, nessie-hybrid"),
+            ("kv-direct", "eviction = 'sieve'", "eviction is for nessie, nessie-server"),
             ("nessie-server", "log = '/l'", "or give the table engine = \"pilaf\""),
             ("nessie-server", "cache = true", "cache is for nessie, nessie-hybrid"),
             ("pilaf", "mode = 'store'", "mode is for herd"),

@@ -82,7 +82,9 @@ fn a_table_that_cannot_be_laid_out_is_named() {
     for (error, word) in [
         (plan(64 << 10, &[]).unwrap_err().to_string(), "(with memory = \"2MiB\" it fits)"),
         (with("ways = 9"), "ways is 9"),
-        (with("bucket_slots = 3"), "bucket_slots is 3"),
+        (with("bucket_slots = 3"), "bucket_slots is 3, it may be 1, 2 or 4"),
+        (with("eviction = 'sieve'\nbucket_slots = 4"), "1 or 3, because the table evicts"),
+        (with("eviction = 'sieve'\nprotocol = 'published'"), "does not evict"),
         (with("previous_versions = true"), "is for protocol \"published\""),
         (with("workers = 2"), "workers is for nessie-server"),
         (with("name = ''"), "name"),
@@ -96,6 +98,26 @@ fn a_table_that_cannot_be_laid_out_is_named() {
     }
     let twice = plan(64 << 20, &[table("t"), table("t")]).unwrap_err().to_string();
     assert!(twice.contains("twice"), "{twice}");
+}
+
+/// Over a network clients of nessie-hybrid have no rights to write marks.
+#[test]
+fn a_table_evicts_where_its_clients_may_mark_what_they_use() {
+    for (engine, is_remote, evicts) in [
+        ("nessie", true, true),
+        ("nessie-server", true, true),
+        ("nessie-hybrid", false, true),
+        ("nessie-hybrid", true, false),
+        ("nessie-hybrid+", true, false),
+    ] {
+        let tables = [declared(&format!("engine = '{engine}'\neviction = 'sieve'"))];
+        let (nodes, memory, sessions) = (1, ByteSize::new(64 << 20), 64);
+        let plan =
+            Plan::new(Sizes { node: 0, nodes, memory, sessions, is_remote, tables: &tables });
+        let refused = plan.err().map(|error| error.to_string());
+        let is_right = refused.as_ref().is_none_or(|error| error.contains("remove eviction"));
+        assert!(refused.is_none() == evicts && is_right, "{engine} {is_remote}: {refused:?}");
+    }
 }
 
 #[test]
