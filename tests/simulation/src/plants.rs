@@ -237,7 +237,7 @@ impl Plant {
             (_, Bug::ForgetsWhatIsUnderWay) => 14_497,
             (_, Bug::DestinationStays) => 9_623,
             (_, Bug::StatusNotReread) => 3_115,
-            (_, Bug::IdleBeforeStores) => 12_112,
+            (_, Bug::IdleBeforeStores) => 1_534,
             (_, Bug::BatchUnpinned) => 34_611,
             (_, Bug::BatchRestUnpinned) => 15_919,
             (_, Bug::EvictedAnyway) => 4_614,
