@@ -65,6 +65,9 @@ fn a_full_table_takes_any_number_of_values() {
         let count = present(&client, 0..fit * 4, len) as u64;
         assert!(count * 10 > fit * 6, "{len}: {count} of {fit} fit");
         check(&client);
+        let report = block_on(client.check()).unwrap();
+        let slots = cluster.map.shape.geometry.index_slots();
+        assert_eq!((report.values, report.slots), (count, slots), "the check looks at all of them");
         // Whatever is gone was evicted, and is counted.
         let usage = block_on(client.usage(0)).unwrap();
         let [of] = usage.forgotten.as_deref().unwrap() else { panic!("of one class: {usage:?}") };

@@ -14,8 +14,8 @@ use crate::nessie::layout::slab::{Chunk, LARGE, Slab};
 
 /// A report lists this many broken invariants at most, and counts no further.
 const BROKEN_MAX: usize = 100;
-/// Slots read at a time.
-const BLOCK_SLOTS: usize = 4096;
+/// Words of the index that are read at a time.
+const BLOCK_WORDS: usize = 4096;
 /// Looks at something that seems broken before it is reported: other clients may be changing it.
 const LOOKS: usize = 5;
 /// The pause between those looks.
@@ -38,16 +38,21 @@ impl<F: Fabric> Client<F> {
     ) -> Result<CheckReport, EngineError> {
         let mut report = CheckReport::default();
         let geometry = self.map.shape.geometry;
-        let slots = geometry.buckets_per_shard as usize * geometry.bucket_slots as usize;
+        let words = geometry.buckets_per_shard as usize * geometry.bucket_words();
         for shard in self.map.shards().to_vec() {
-            for from in (0..slots).step_by(BLOCK_SLOTS) {
+            for from in (0..words).step_by(BLOCK_WORDS) {
                 let at = shard.add(from as u64 * 8);
-                let bytes = BLOCK_SLOTS.min(slots - from) * 8;
+                let bytes = BLOCK_WORDS.min(words - from) * 8;
                 let (block, done) = self.fabric.read(at, bytes, Buf::with_capacity(bytes)).await;
                 done?;
                 for (i, word) in block.chunks_exact(8).enumerate() {
-                    let word = Ite(u64::from_le_bytes(word.try_into().expect("eight bytes")));
-                    self.check_slot(rules, at.add(i as u64 * 8), word, &mut report).await?;
+                    let (at, word) = (at.add(i as u64 * 8), word.try_into().expect("eight bytes"));
+                    let (_, position) = self.map.bucket_of(at);
+                    // The last word of a bucket may be that of its marks.
+                    if position < usize::from(geometry.bucket_slots) {
+                        let word = Ite(u64::from_le_bytes(word));
+                        self.check_slot(rules, at, word, &mut report).await?;
+                    }
                 }
             }
         }

@@ -10,8 +10,9 @@
 //! 1. A victim's word was read in this operation, and shows a value that nobody moves. The CAS
 //!    expects it.
 //! 2. An entry that a session has pinned when it is looked at is no victim.
-//! 3. A victim's slab is seen to be leased by this client, or to be seized by it, in the epoch in
-//!    which it is evicted. So until then the slab is not cut anew, and the entry is of its class.
+//! 3. A victim's class is known: its slab is seen to be leased by this client, or to be seized by
+//!    it, in the epoch in which it is evicted, so until then the slab is not cut anew; or the class
+//!    follows from the entry's length, as with a DELETE.
 //! 4. Only a table that evicts has victims.
 
 use std::collections::BinaryHeap;
