@@ -28,6 +28,7 @@
 //! | append | `kv.rs` | as conditional PUT |
 //! | PIN | `ops/pin.rs` | found: the last READ of the slot; absent: as GET |
 //! | GET of an expired value | `ops/get.rs` | as DELETE |
+//! | eviction | `memory/evict.rs` | as DELETE |
 //!
 //! | folder | what is there |
 //! | --- | --- |

@@ -7,6 +7,7 @@ use loch_fabric::{Fabric, RemoteAddr};
 use super::Client;
 use crate::error::EngineError;
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
+use crate::nessie::layout::dte::Header;
 use crate::nessie::layout::hash::{Candidates, TableMap};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::marks::Marks;
@@ -65,6 +66,12 @@ impl<F: Fabric> Client<F> {
             true => candidates.arrange_marked(&words),
             false => (candidates.arrange(&words), [Marks::default(); WAYS_MAX]),
         })
+    }
+
+    /// Whether an entry, of which this is the beginning, has expired.
+    #[inline]
+    pub(in crate::nessie) fn is_expired(&self, header: &Header, entry: &[u8]) -> bool {
+        header.expires_at_ms(entry).is_some_and(|at| at <= self.fabric.wall_ms())
     }
 
     pub(in crate::nessie) async fn read_word(&self, at: RemoteAddr) -> Result<u64, EngineError> {

@@ -9,7 +9,7 @@ use loch_fabric::{Fabric, FabricError, RemoteAddr};
 
 use super::Client;
 use crate::error::EngineError;
-use crate::nessie::layout::ledger::{Forgotten, epoch_of};
+use crate::nessie::layout::ledger::{Forgotten, epoch_bytes, epoch_of};
 use crate::nessie::layout::marks::{Mark, Marks};
 use crate::nessie::layout::slab::Class;
 
@@ -72,6 +72,17 @@ impl<F: Fabric> Client<F> {
         self.hint(self.map.mark_addr(slot), &[mark.0])
     }
 
+    /// A mark that fades before it looks young. If it does now, it is written into its slot.
+    pub(in crate::nessie) fn faded(
+        &self,
+        slot: RemoteAddr,
+        mark: Mark,
+    ) -> Result<Mark, EngineError> {
+        let Some(faded) = mark.kept_old(self.mark_epoch()) else { return Ok(mark) };
+        self.write_mark(slot, faded)?;
+        Ok(faded)
+    }
+
     /// Gives a slot the mark of the one from which its value was moved.
     pub(in crate::nessie) async fn move_mark(
         &self,
@@ -122,11 +133,11 @@ impl<F: Fabric> Client<F> {
         self.map.data_bytes() * self.map.data_tables() as u64
     }
 
-    /// Counts bytes that have made room for others, or are used for the first time.
+    /// Counts bytes that have made room for others.
     pub(in crate::nessie) async fn turn_over(&self, bytes: u64) -> Result<(), EngineError> {
         let untold = self.clock.untold.get() + bytes;
         self.clock.untold.set(untold);
-        if untold * TOLD_PARTS * 8 >= self.all_data_bytes() {
+        if untold * TOLD_PARTS >= epoch_bytes(self.all_data_bytes()) {
             self.clock.untold.set(0);
             let at = self.map.ledger(0).turned_over();
             let before = self.fabric.fetch_add(at, untold).await?;

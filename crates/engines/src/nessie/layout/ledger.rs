@@ -51,11 +51,15 @@ impl Ledger {
     }
 }
 
-/// The epoch of marks when so many bytes were turned over, of a table with so many bytes of data on
-/// all nodes.
+/// Bytes that are turned over in an epoch of marks, of a table with so many bytes of data on all
+/// nodes.
+pub fn epoch_bytes(data_bytes: u64) -> u64 {
+    (data_bytes / EPOCHS_A_TURNOVER).max(1)
+}
+
+/// The epoch of marks when so many bytes were turned over.
 pub fn epoch_of(turned_over: u64, data_bytes: u64) -> u8 {
-    let epoch_bytes = (data_bytes / EPOCHS_A_TURNOVER).max(1);
-    (turned_over / epoch_bytes % EPOCHS) as u8
+    (turned_over / epoch_bytes(data_bytes) % EPOCHS) as u8
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 //! | `ite.rs` | an index table entry: the word of a slot |
 //! | `dte.rs` | a data table entry: its header, and what follows |
 //! | `slab.rs` | the data table: chunks, the slabs they make up, and the entries of a slab |
+//! | `marks.rs` | how the values of a bucket are used, in a table that evicts |
+//! | `ledger.rs` | what such a table counts |
 //! | `hash.rs` | a table's regions, and the slots of a key in them |
 
 pub mod dte;

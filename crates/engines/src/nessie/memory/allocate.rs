@@ -2,7 +2,8 @@
 //!
 //! A client tries these sources in order: entries that others retired in the client's own slabs; an
 //! abandoned slab with room in it; free chunks; any abandoned slab; and, when memory is short, the
-//! entries that `reclaim.rs` can make available.
+//! entries that `reclaim.rs` can make available. In a table that evicts (`evict.rs`), the client's
+//! own values come before those, and for a while before all others.
 
 use loch_fabric::Fabric;
 use loch_fabric::limits::LANES_PAUSE_US_MAX;

@@ -67,10 +67,6 @@ impl<F: Fabric> Client<F> {
         Ok(seized)
     }
 
-    fn any(&self, count: usize) -> usize {
-        (self.fabric.random() % count.max(1) as u64) as usize
-    }
-
     /// Another client's slab of the class.
     fn slab_of_others(&self, dti: u8, class: Class, words: &[u64]) -> Option<Found> {
         let begin = self.any(words.len());

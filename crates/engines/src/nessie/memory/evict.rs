@@ -35,7 +35,7 @@ use crate::planted::{self, Bug};
 
 /// Entries that are looked at side by side.
 const LANES: usize = 16;
-/// The most such READs for one search: where memory is near, and over a network.
+/// The most runs of buckets that one search READs: where memory is near, and over a network.
 const NEAR_RUNS: usize = 16;
 const FAR_RUNS: usize = 2;
 /// Entries of its slabs that a client looks at if the index shows it too few of them.
@@ -157,11 +157,7 @@ impl<F: Fabric> Client<F> {
                 }
                 let Some(entry) = self.own_entry(&class, word)? else { continue };
                 let slot = at.add(position as u64 * 8);
-                let mut mark = marks.of(position);
-                if let Some(faded) = mark.kept_old(now) {
-                    self.write_mark(slot, faded)?;
-                    mark = faded;
-                }
+                let mark = self.faded(slot, marks.of(position))?;
                 shows(mark.worth(now), Shown { slot, word, entry, mark, marks });
             }
         }
@@ -208,7 +204,7 @@ impl<F: Fabric> Client<F> {
             // A ghost is not worth a round trip.
             false => None,
         };
-        let has_expired = self.has_expired(&header, &head);
+        let has_expired = self.is_expired(&header, &head);
         self.spare.give_back(head);
         Ok(Some(Victim {
             slot,
@@ -229,10 +225,9 @@ impl<F: Fabric> Client<F> {
             let mut alloc = self.alloc.borrow_mut();
             let slabs = &alloc.list(class).slabs;
             let count = if slabs.is_empty() { 0 } else { SAMPLED_IN_SLABS };
-            let any = |count: usize| (self.fabric.random() % count as u64) as usize;
             let one = |_| {
-                let slab = slabs[any(slabs.len())];
-                Entry { slab, number: any(class.entries as usize) as u32 }
+                let slab = slabs[self.any(slabs.len())];
+                Entry { slab, number: self.any(class.entries as usize) as u32 }
             };
             (0..count).map(one).collect()
         };
@@ -319,11 +314,7 @@ impl<F: Fabric> Client<F> {
         let Some(slot) = words[..candidates.count()].iter().position(shows) else {
             return Ok(None);
         };
-        let mut mark = candidates.mark_in(&marks, slot);
-        if let Some(faded) = mark.kept_old(self.mark_epoch()) {
-            self.write_mark(candidates.slot(slot), faded)?;
-            mark = faded;
-        }
+        let mark = self.faded(candidates.slot(slot), candidates.mark_in(&marks, slot))?;
         Ok(Some(Victim {
             slot: candidates.slot(slot),
             word: words[slot],
@@ -331,7 +322,7 @@ impl<F: Fabric> Client<F> {
             class,
             generation,
             mark,
-            has_expired: self.has_expired(&header, &head),
+            has_expired: self.is_expired(&header, &head),
             hash: candidates.hash,
             first_marks: Some(marks[0]),
         }))
@@ -347,7 +338,6 @@ impl<F: Fabric> Client<F> {
         let most = (class.entry_bytes as usize).min(BEFORE_VALUE_BYTES_MAX);
         let first = (HEADER_BYTES + EXPIRY_BYTES + KEY_GUESS_BYTES).min(most);
         let mut head = self.spare.take();
-        head.clear();
         let (filled, done) = self.fabric.read(at, first, head).await;
         (head, _) = (filled, done?);
         let Some(header) = Header::read(&head).filter(|header| header.value_at() <= most) else {
@@ -363,8 +353,9 @@ impl<F: Fabric> Client<F> {
         Ok((unpinned(again) == unpinned(header.generation)).then_some((header, head)))
     }
 
-    fn has_expired(&self, header: &Header, head: &[u8]) -> bool {
-        header.expires_at_ms(head).is_some_and(|at| at <= self.fabric.wall_ms())
+    /// Any number below `count`, or 0.
+    pub(super) fn any(&self, count: usize) -> usize {
+        (self.fabric.random() % count.max(1) as u64) as usize
     }
 
     /// Whether an entry is pinned by a session, so that it is no victim (invariant 2).

@@ -3,6 +3,8 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `lease.rs` | leases slabs by CAS, lists what is free in them, and notes what is |
+//! | `evict.rs` | takes out values that are worth little, in a table that evicts |
+//! | `empty.rs` | gets such a table's slabs from other sizes and clients |
 //! | `reclaim.rs` | what can be had after grace periods, and what a client leaves behind |
 //! | `allocate.rs` | takes an entry, from wherever there is one |
 

@@ -1,9 +1,10 @@
 //! Reclaiming: the last means of an allocation when memory is short, and the clean-up of a client
 //! that ends.
 //!
-//! Three things make room after grace periods. A slab that another client holds without using it is
+//! These things make room after grace periods. A slab that another client holds without using it is
 //! **seized**. Entries whose short generation would start over have **rested**. Slabs without an
-//! entry in use are **taken apart**, so that other classes can have their chunks.
+//! entry in use are **taken apart**, so that other classes can have their chunks. In a table that
+//! evicts, slabs are first **emptied** (`empty.rs`).
 //!
 //! # Invariants
 //! 1. A client that seizes a slab allocates from it only after a grace period: until then the last

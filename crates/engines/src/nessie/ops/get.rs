@@ -282,11 +282,6 @@ impl<F: Fabric> Client<F> {
         Ok(if same { Pass::Found(slot, word, header, mark) } else { Pass::Changed })
     }
 
-    #[inline]
-    pub(in crate::nessie) fn is_expired(&self, header: &Header, entry: &[u8]) -> bool {
-        header.expires_at_ms(entry).is_some_and(|at| at <= self.fabric.wall_ms())
-    }
-
     /// Removes an expired entry (protocol G4). Returns whether this client removed it. The removal,
     /// not the clock, is the event that all clients agree on, so it comes before any caller learns
     /// of the expiry.
