@@ -52,12 +52,16 @@ fn mailboxes(service: Service, nodes: u16) -> Result<Mailboxes, LayoutError> {
     Mailboxes::for_items(service, nodes, ITEM_BYTES_MAX, ITEM_BYTES_MAX)
 }
 
+fn hash_of(key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, SEED)
+}
+
 /// The hash of a key says which worker owns it.
 pub struct ByHash;
 
 impl Owners for ByHash {
     fn owner(&self, area: &Area, key: &[u8]) -> WorkerId {
-        area.worker((xxh3_64_with_seed(key, SEED) % u64::from(area.workers())) as u32)
+        area.worker((hash_of(key) % u64::from(area.workers())) as u32)
     }
 }
 

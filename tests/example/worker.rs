@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use loch_fabric::{Fabric, Messages};
 
-use super::{Example, Map};
+use super::{Example, Map, hash_of};
 use crate::effect::{Effect, Versioned};
 use crate::engine::{Engine, Workers};
 use crate::error::EngineError;
 use crate::operation::Outcome;
 use crate::requests::{ROUND_MESSAGES_MAX, Request, Round, Server};
+use crate::scan::{Listed, Page, Step};
 use crate::serve::{self, Mailed, Report, WorkerError, WorkerHost, WorkerTransport};
 use crate::versions::Versions;
 
@@ -19,8 +20,11 @@ struct Worker<F: Messages> {
     values: Values,
 }
 
+/// The parts of a worker's keys that a scan takes one after the other.
+const PARTS: u64 = 1 << 12;
+
 struct Values {
-    entries: HashMap<Vec<u8>, Versioned<Vec<u8>>>,
+    parts: Vec<HashMap<Vec<u8>, Versioned<Vec<u8>>>>,
     bytes: u64,
     map: Map,
 }
@@ -37,7 +41,8 @@ impl Workers for Example {
         let sessions = transport.sessions(site);
         let requests = Server::open(fabric, map.mailed.requests(), site.id, sessions, true)?;
         let versions = Versions::new(map.mailed.requests().base(site.id.node).region());
-        let values = Values { entries: HashMap::new(), bytes: 0, map };
+        let parts = (0..PARTS).map(|_| HashMap::new()).collect();
+        let values = Values { parts, bytes: 0, map };
         serve::by_mail(host, Worker { requests, versions, values }).await.map(drop)
     }
 }
@@ -66,9 +71,19 @@ impl<F: Fabric + Messages> Mailed<F> for Worker<F> {
     }
 
     fn report(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
-        let Values { entries, bytes, map } = &self.values;
-        let (entries, entry_bytes, data_bytes) = (entries.len() as u64, *bytes, map.bytes);
+        let Values { parts, bytes, map } = &self.values;
+        let entries = parts.iter().map(|part| part.len() as u64).sum();
+        let (entry_bytes, data_bytes) = (*bytes, map.bytes);
         Ok(Some(Report { entries, entry_bytes, data_bytes, ..Report::default() }))
+    }
+
+    fn scan(&mut self, step: &Step, _: bool) -> Result<Option<Page>, WorkerError> {
+        let now_ms = self.requests.fabric().wall_ms();
+        Ok(Some(step.page(PARTS, now_ms, |part, listing| {
+            for (key, value) in &self.values.parts[part as usize] {
+                listing.add(Listed::new(key, value));
+            }
+        })))
     }
 }
 
@@ -97,11 +112,11 @@ impl Values {
     }
 
     fn present(&self, key: &[u8]) -> Option<Versioned<&[u8]>> {
-        self.entries.get(key).map(Versioned::borrowed)
+        self.parts[Self::part(key)].get(key).map(Versioned::borrowed)
     }
 
     fn remove(&mut self, key: &[u8]) {
-        if let Some(old) = self.entries.remove(key) {
+        if let Some(old) = self.parts[Self::part(key)].remove(key) {
             self.bytes -= self.bytes_of(key, &old.value);
         }
     }
@@ -115,8 +130,12 @@ impl Values {
             return Err(EngineError::OutOfMemory { bytes, capacity });
         }
         self.bytes = all;
-        self.entries.insert(key.into(), new);
+        self.parts[Self::part(key)].insert(key.into(), new);
         Ok(())
+    }
+
+    fn part(key: &[u8]) -> usize {
+        (hash_of(key) >> 32) as usize % PARTS as usize
     }
 
     fn bytes_of(&self, key: &[u8], value: &[u8]) -> u64 {

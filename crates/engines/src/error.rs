@@ -124,6 +124,9 @@ pub enum EngineError {
         "the worker does not do this: its engine has no such operation, or the key is another's"
     )]
     Unsupported,
+    /// The table is of a protocol without scans.
+    #[error("the table is of protocol \"published\", which has no scans")]
+    NoScans,
     /// An entry contradicts the index in a way no race explains: the memory is damaged.
     #[error("damaged memory: {what}; run `loch check`")]
     Damaged {

@@ -39,6 +39,7 @@ pub mod region;
 pub mod registry;
 pub mod requests;
 pub mod room;
+pub mod scan;
 mod secret;
 pub mod serve;
 pub mod size;

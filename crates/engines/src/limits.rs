@@ -68,6 +68,19 @@ pub const SAMPLED_FOR_ONE: usize = 16;
 /// Slots looked at in search of a chain of moves, in a table that evicts.
 pub const EVICTING_SEARCH_SLOTS_MAX: usize = 32;
 
+/// Keys that a worker lists in one step of a scan, about.
+pub const SCAN_PAGE_KEYS: usize = 256;
+
+/// Bytes of keys that it lists, about: a page goes into a message, even if its last key is the
+/// longest.
+pub const SCAN_PAGE_BYTES: usize = 8 << 10;
+
+/// Places of the index at which it looks. The worker serves nobody meanwhile.
+pub const SCAN_PAGE_PLACES: u64 = 1024;
+
+/// Buckets at which a client looks in one step of a scan.
+pub const SCAN_STEP_BUCKETS: u64 = 256;
+
 /// How long an insert waits for another client's tentative entry before it removes it. Liveness
 /// only: removing it early costs the other client a retry, never a result.
 pub const PATIENCE_US: u64 = 500;
@@ -124,6 +137,10 @@ pub const REQUEST_AREA_BYTES_MAX: u64 = 1 << 40;
 /// Slots looked at in search of a chain of moves in a pilaf index, before it is doubled (pilaf
 /// §3.3: "a limit on the number of kicks").
 pub const PILAF_SEARCH_SLOTS_MAX: usize = 512;
+
+/// The last moves of a pilaf index that its server remembers: as many as a client may let pass
+/// between two steps of a scan.
+pub const PILAF_MOVES_KEPT: usize = 1 << 12;
 
 /// Operations of a kv-direct packet: as many as the reservation station has slots (kv-direct
 /// §3.3.3).

@@ -80,6 +80,14 @@ pub enum Bug {
     EvictedAnyway,
     /// A slab is cut anew although not all of its values could be evicted.
     EmptiedAnyway,
+    /// A move is not noted for scans.
+    MoveUnnoted,
+    /// A move is noted before its copy is in place, and not after.
+    MoveNotedEarly,
+    /// A scan does not look at the slots to which words were moved.
+    MovesNotFollowed,
+    /// A scan takes a move that is counted and not written yet for none.
+    MoveAwaitedInVain,
     /// A seized slab is allocated from without a grace period.
     SeizedUsedAtOnce,
     /// A slab changes its class without a grace period.

@@ -37,6 +37,7 @@ use crate::lines::{HostMemory, Line, Near};
 use crate::log::{LogError, Logging, Storage};
 use crate::region::TableParams;
 use crate::requests::{Sessions, WorkerId};
+use crate::scan::{Page, Step};
 use crate::size::ByteSize;
 
 /// Identifies a worker.
@@ -175,6 +176,14 @@ pub trait WorkerHost {
     /// Hands in the report that [`Next::Report`] asked for.
     fn report(&self, report: Report);
 
+    /// Hands in the page that [`Next::Scan`] asked for.
+    ///
+    /// # Panics
+    /// By default: a host that never asks need not take a page.
+    fn scanned(&self, page: Page) {
+        unreachable!("nobody has asked for {page:?}");
+    }
+
     /// Whether the worker has to end.
     fn is_stopping(&self) -> bool;
 
@@ -220,6 +229,8 @@ pub enum Next<M> {
     Attach(Box<Attached<M>>),
     /// Report on the table as soon as possible. The host asks again until the worker has done it.
     Report,
+    /// List keys, as soon as possible. The host asks again until the worker has done it.
+    Scan(Box<Step>),
     /// End.
     Stop,
 }
@@ -294,6 +305,12 @@ pub(crate) trait Work {
     /// # Errors
     /// As [`Work::turn`].
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError>;
+
+    /// The keys of a step of a scan, under the same conditions as a report.
+    ///
+    /// # Errors
+    /// As [`Work::turn`].
+    fn scan(&mut self, step: &Step, was_busy: bool) -> Result<Option<Page>, WorkerError>;
 }
 
 /// Serves turn after turn. Returns the memory that is to be attached next, or `None` if the worker
@@ -313,6 +330,11 @@ pub(crate) async fn run<H: WorkerHost>(
             Next::Report => {
                 if let Some(report) = work.report(was_busy)? {
                     host.report(report);
+                }
+            }
+            Next::Scan(step) => {
+                if let Some(page) = work.scan(&step, was_busy)? {
+                    host.scanned(page);
                 }
             }
             Next::Attach(anew) => return Ok(Some(*anew)),
@@ -338,6 +360,12 @@ pub(crate) trait Mailed<F> {
     /// # Errors
     /// As [`Work::turn`].
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError>;
+
+    /// As [`Work::scan`].
+    ///
+    /// # Errors
+    /// As [`Work::turn`].
+    fn scan(&mut self, step: &Step, was_busy: bool) -> Result<Option<Page>, WorkerError>;
 }
 
 /// A worker that SENDs its replies, with the transport that tends its endpoint.
@@ -359,6 +387,10 @@ impl<T: WorkerTransport, W: Mailed<T::Mail>> Work for Mailing<'_, T, W> {
 
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
         self.worker.report(was_busy)
+    }
+
+    fn scan(&mut self, step: &Step, was_busy: bool) -> Result<Option<Page>, WorkerError> {
+        self.worker.scan(step, was_busy)
     }
 }
 

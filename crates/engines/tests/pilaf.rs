@@ -1,11 +1,13 @@
 //! The storage of the pilaf engine: a server's store and its clients' reads, over shared memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use loch_engines::EngineError;
+use loch_engines::limits::{PILAF_MOVES_KEPT, SCAN_PAGE_KEYS};
 use loch_engines::operation::{Expect, Operation, Outcome, PutOptions};
 use loch_engines::pilaf::{Prepared, Reader, Shape, Store};
+use loch_engines::scan::{Cursor, Step};
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, lanes::block_on};
 use proptest::prelude::*;
@@ -281,4 +283,79 @@ proptest! {
             prop_assert_eq!(rig.get(&[b"key", &[key][..]].concat()), model.get(&key).cloned());
         }
     }
+}
+
+/// A scan of a store in which `between` is done after each step: the keys that it has found, and
+/// the number of its steps.
+fn scan(rig: &mut Rig, mut between: impl FnMut(&mut Rig)) -> (HashSet<Vec<u8>>, u32) {
+    let (mut from, mut found) = (Cursor::default(), HashSet::new());
+    for steps in 1..1_000 {
+        let page = rig.store.scan(&rig.fabric, &Step { from, prefix: Vec::new() }).unwrap();
+        found.extend(page.keys.into_iter().map(|key| key.key));
+        let Some(next) = page.next else { return (found, steps) };
+        from = next;
+        between(rig);
+    }
+    panic!("the scan does not end");
+}
+
+/// A store whose index is so full that inserts move keys, and the names of `keys` keys in it.
+fn full_store(keys: u32) -> (Rig, HashSet<Vec<u8>>) {
+    let mut rig = Rig::new(shape(4 << 20, 4096));
+    let names: HashSet<Vec<u8>> = (0..keys).map(|key| format!("stays-{key}").into()).collect();
+    for name in &names {
+        rig.put(name, b"value").unwrap();
+    }
+    (rig, names)
+}
+
+#[test]
+fn a_scan_finds_all_keys_while_others_make_them_move() {
+    let (mut rig, names) = full_store(3400);
+    let before = rig.store.counts().moves;
+    let mut next = 0u32;
+    let (found, steps) = scan(&mut rig, |rig| {
+        for _ in 0..50 {
+            rig.put(&next.to_le_bytes(), b"comes and goes").unwrap();
+            if let Some(old) = next.checked_sub(200) {
+                rig.execute(&old.to_le_bytes(), Operation::Delete).unwrap();
+            }
+            next += 1;
+        }
+    });
+    assert!(rig.store.counts().moves > before + 100, "the test moves no keys");
+    assert!(steps as usize >= names.len() / SCAN_PAGE_KEYS);
+    let missed = names.difference(&found).count();
+    assert_eq!(missed, 0, "of {} keys", names.len());
+}
+
+#[test]
+fn a_scan_begins_again_when_too_much_was_moved_or_the_index_was_replaced() {
+    let (mut rig, names) = full_store(3400);
+    let mut once = false;
+    let (found, steps) = scan(&mut rig, |rig| {
+        let before = rig.store.counts().moves;
+        let mut next = 0u32;
+        while !std::mem::replace(&mut once, true) {
+            while rig.store.counts().moves <= before + PILAF_MOVES_KEPT as u64 {
+                rig.put(&next.to_le_bytes(), b"comes and goes").unwrap();
+                if let Some(old) = next.checked_sub(300) {
+                    rig.execute(&old.to_le_bytes(), Operation::Delete).unwrap();
+                }
+                next += 1;
+            }
+        }
+    });
+    assert!(names.is_subset(&found));
+    assert!(steps as usize > names.len() / SCAN_PAGE_KEYS + 1);
+
+    let (mut rig, names) = full_store(3400);
+    let mut next = 0u32;
+    let (found, _) = scan(&mut rig, |rig| {
+        while rig.store.counts().resizes == 0 {
+            rig.put(&next.to_le_bytes(), b"is in the way").unwrap();
+            next += 1;
+        }
+    });
+    assert!(names.is_subset(&found));
 }

@@ -42,11 +42,12 @@ impl Family {
     fn subjects(self) -> Vec<Subject> {
         match self {
             Family::Loch => {
-                // The rules of the engine are the same whoever shares connections, and whether it
-                // evicts or not.
+                // The rules of the engine are the same whoever shares connections, whether the
+                // table evicts, and whether somebody scans it.
                 let kinds = Kind::all(Protocol::Loch).into_iter();
-                let others = [Workload::Hosts, Workload::Cache];
-                kinds.filter(|kind| !others.contains(&kind.workload)).map(Subject::Nessie).collect()
+                let others = [Workload::Hosts, Workload::Cache, Workload::Scans];
+                let kinds = kinds.filter(|kind| !others.contains(&kind.workload));
+                kinds.map(Subject::Nessie).collect()
             }
             Family::Published => {
                 Kind::all(Protocol::Published).into_iter().map(Subject::Nessie).collect()
@@ -123,6 +124,34 @@ impl Family {
     }
 }
 
+/// The workloads in which a bug of Loch's own protocol is looked for, if only some would find it.
+fn workloads(bug: Bug) -> Option<&'static [Workload]> {
+    Some(match bug {
+        Bug::NoHomeBump | Bug::NoMoveScan => &[Workload::Moves],
+        // The known seeds of these bugs are of the workloads that there were first.
+        Bug::NoteWithoutGeneration | Bug::ForgetsWhatIsUnderWay => &Workload::ALL[..5],
+        Bug::FreshUnchecked | Bug::RestedAfterCut => &[Workload::HeldUp],
+        Bug::SessionsBeforeDescriptors | Bug::StoringTableEvicts => &[Workload::Scarce],
+        Bug::CacheLinesTooYoung
+        | Bug::CacheOfAnyAge
+        | Bug::UnusedScrubbed
+        | Bug::NoteOutsideEpoch => &[Workload::Wraps],
+        Bug::BatchUnpinned
+        | Bug::BatchBelievesTorn
+        | Bug::BatchForgetsRest
+        | Bug::BatchDeletesAnyway
+        | Bug::BatchRestUnpinned => &[Workload::Batches],
+        Bug::BatchUnknownFailed => &[Workload::FarBatches],
+        Bug::PinIgnored | Bug::PinRecut | Bug::PinUnverified => &[Workload::Pins],
+        Bug::FreedBeforeEvicted | Bug::EvictedAnyway | Bug::EmptiedAnyway => &[Workload::Cache],
+        Bug::MoveUnnoted | Bug::MoveNotedEarly | Bug::MovesNotFollowed | Bug::MoveAwaitedInVain => {
+            &[Workload::Scans]
+        }
+        bug if is_of_reuse(bug) => &[Workload::Scarce, Workload::Wraps],
+        _ => return None,
+    })
+}
+
 /// Whether a rule guards the reuse of memory.
 fn is_of_reuse(bug: Bug) -> bool {
     matches!(
@@ -167,57 +196,16 @@ impl Plant {
             Plant::Engine(Family::Published, Bug::IdleBeforeStores) => {
                 of(Protocol::Published, &[Workload::HeldUp])
             }
-            Plant::Engine(Family::Loch, Bug::NoHomeBump | Bug::NoMoveScan) => {
-                of(Protocol::Loch, &[Workload::Moves])
-            }
-            // The known seeds of these bugs are of the workloads that there were first.
-            Plant::Engine(
-                Family::Loch,
-                Bug::NoteWithoutGeneration | Bug::ForgetsWhatIsUnderWay,
-            ) => of(Protocol::Loch, &Workload::ALL[..5]),
             Plant::Engine(Family::Published, Bug::NoGenerationCheck) => {
                 of(Protocol::Published, &Workload::ALL[..5])
             }
-            Plant::Engine(Family::Loch, Bug::FreshUnchecked | Bug::RestedAfterCut) => {
-                of(Protocol::Loch, &[Workload::HeldUp])
-            }
-            Plant::Engine(Family::Loch, Bug::SessionsBeforeDescriptors) => {
-                of(Protocol::Loch, &[Workload::Scarce])
-            }
-            Plant::Engine(
-                Family::Loch,
-                Bug::CacheLinesTooYoung
-                | Bug::CacheOfAnyAge
-                | Bug::UnusedScrubbed
-                | Bug::NoteOutsideEpoch,
-            ) => of(Protocol::Loch, &[Workload::Wraps]),
-            Plant::Engine(
-                Family::Loch,
-                Bug::BatchUnpinned
-                | Bug::BatchBelievesTorn
-                | Bug::BatchForgetsRest
-                | Bug::BatchDeletesAnyway
-                | Bug::BatchRestUnpinned,
-            ) => of(Protocol::Loch, &[Workload::Batches]),
-            Plant::Engine(Family::Loch, Bug::BatchUnknownFailed) => {
-                of(Protocol::Loch, &[Workload::FarBatches])
-            }
-            Plant::Engine(Family::Loch, Bug::PinIgnored | Bug::PinRecut | Bug::PinUnverified) => {
-                of(Protocol::Loch, &[Workload::Pins])
-            }
-            Plant::Engine(Family::Loch, Bug::StoringTableEvicts) => {
-                of(Protocol::Loch, &[Workload::Scarce])
-            }
-            Plant::Engine(
-                Family::Loch,
-                Bug::FreedBeforeEvicted | Bug::EvictedAnyway | Bug::EmptiedAnyway,
-            ) => of(Protocol::Loch, &[Workload::Cache]),
             Plant::Engine(Family::Requests, Bug::LargerSessionBelieved) => {
                 vec![Subject::Served(Engine::Server)]
             }
-            Plant::Engine(Family::Loch, bug) if is_of_reuse(bug) => {
-                of(Protocol::Loch, &[Workload::Scarce, Workload::Wraps])
-            }
+            Plant::Engine(Family::Loch, bug) => match workloads(bug) {
+                Some(workloads) => of(Protocol::Loch, workloads),
+                None => Family::Loch.subjects(),
+            },
             Plant::Engine(family, _) => family.subjects(),
             Plant::KeysOutliveFences => of(Protocol::Loch, &[Workload::Hosts]),
             Plant::NoFence | Plant::CpuAtomics => Family::Loch.subjects(),
@@ -241,6 +229,7 @@ impl Plant {
             (_, Bug::BatchUnpinned) => 34_611,
             (_, Bug::BatchRestUnpinned) => 15_919,
             (_, Bug::EvictedAnyway) => 4_614,
+            (_, Bug::MoveAwaitedInVain) => 2_589,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,
         })

@@ -2,9 +2,10 @@
 
 mod batches;
 mod pins;
+mod scans;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -35,6 +36,8 @@ pub struct Notes {
     values: RefCell<u64>,
     /// Versions that clients were told, by key: conditional PUTs ask for one of the last.
     versions: RefCell<BTreeMap<u64, Vec<u64>>>,
+    /// Keys that are never deleted, and have a value by now.
+    stays: RefCell<BTreeSet<u64>>,
     /// The expiries of values, as operations that no client called.
     pub expiries: RefCell<Vec<Operation>>,
     /// When a value expires, by the clock of its writer.
@@ -50,6 +53,7 @@ impl Notes {
             absurd: RefCell::default(),
             values: RefCell::new(1 << 20),
             versions: RefCell::default(),
+            stays: RefCell::default(),
             expiries: RefCell::default(),
             expires_at_ms: RefCell::default(),
         }
@@ -233,11 +237,16 @@ pub async fn work(
     let in_the_way = number == 0 && setting.crowd > 0;
     // At first they are all inserted.
     let first = if in_the_way && ops == setting.ops { setting.crowd } else { 0 };
-    let operations = (0..first + ops as u64).map(|op| {
+    let stays = if number == 0 { setting.stays } else { 0 };
+    let operations = (0..first + stays + ops as u64).map(|op| {
         let (client, setting, notes, random) = (&client, &setting, &notes, &random);
         async move {
             if op < first {
                 fill(client, setting, op).await;
+            } else if op < first + stays {
+                scans::put_stay(client, op - first, setting, notes).await;
+            } else if setting.scans > 0.0 && random.borrow_mut().random_bool(setting.scans) {
+                scans::operate(client, number, setting, notes, random).await;
             } else if in_the_way && random.borrow_mut().random_bool(0.8) {
                 crowd(client, setting, random).await;
             } else if setting.moves > 0.0 && random.borrow_mut().random_bool(setting.moves) {
@@ -256,15 +265,19 @@ pub async fn work(
     let _ = client.detach().await;
 }
 
-/// Moves a checked key.
+/// Moves a checked key, or one that is never deleted.
 async fn wander(client: &Client, setting: &Setting, random: &RefCell<ChaCha8Rng>) {
-    let key = random.borrow_mut().random_range(0..setting.keys);
+    let key = random.borrow_mut().random_range(0..setting.keys + setting.stays);
+    let name = match key.checked_sub(setting.keys) {
+        None => key_name(key),
+        Some(stay) => scans::stay_name(stay),
+    };
     #[cfg(feature = "planted")]
-    if client.wander(&key_name(key)).await.is_err() {
+    if client.wander(&name).await.is_err() {
         reconnect(client.fabric()).await;
     }
     #[cfg(not(feature = "planted"))]
-    let _ = (client, key);
+    let _ = (client, name);
 }
 
 /// A client of Loch's own protocol, which alone has batches and pins.

@@ -53,6 +53,9 @@ pub enum Workload {
     Hosts,
     /// The work of other workloads in a table that evicts.
     Cache,
+    /// Scans of the table, beside keys that are moved and never deleted, and the work of other
+    /// workloads. Loch's protocol alone has scans.
+    Scans,
 }
 
 /// By which rules the clients go.
@@ -124,6 +127,10 @@ pub struct Setting {
     pub batches: f64,
     /// The share of operations that pin a value, and look at it for a while.
     pub pins: f64,
+    /// The share of operations that scan the table, or change a key that is never deleted.
+    pub scans: f64,
+    /// Keys that are never deleted.
+    pub stays: u64,
     /// The share of operations that are dropped before they are over.
     pub cancels: f64,
     /// Keys whose histories are checked.
@@ -187,6 +194,7 @@ impl Kind {
                     | Workload::Pins
                     | Workload::Hosts
                     | Workload::Cache
+                    | Workload::Scans
             );
             protocol == Protocol::Loch || !is_own
         };
@@ -227,7 +235,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 15] = [
+    pub const ALL: [Workload; 16] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,
@@ -243,6 +251,7 @@ impl Workload {
         Self::Hosts,
         Self::FarBatches,
         Self::Cache,
+        Self::Scans,
     ];
 
     /// Its name on the command line.
@@ -263,6 +272,7 @@ impl Workload {
             Workload::Pins => "pins",
             Workload::Hosts => "hosts",
             Workload::Cache => "cache",
+            Workload::Scans => "scans",
         }
     }
 
@@ -279,6 +289,7 @@ impl Workload {
             Self::Pins => variants::pins(random),
             Self::Hosts => variants::hosts(random),
             Self::Cache => variants::cache(random),
+            Self::Scans => variants::scans(random),
             _ => self.usual(random),
         }
     }
@@ -339,6 +350,8 @@ impl Workload {
             moves: if moves { random.random_range(0.2..0.8) } else { 0.0 },
             batches: 0.0,
             pins: 0.0,
+            scans: 0.0,
+            stays: 0,
             cancels: if random.random_bool(0.3) { 0.1 } else { 0.0 },
             // The search for an explanation is exponential in the concurrent operations on a key.
             keys: if lanes > 1 { keys.max(2) } else { keys },
@@ -368,7 +381,8 @@ impl Workload {
             | Workload::FarBatches
             | Workload::Pins
             | Workload::Hosts
-            | Workload::Cache => (2, 4, 16),
+            | Workload::Cache
+            | Workload::Scans => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
                 let slots = u64::from(buckets) * slots_of_buckets;

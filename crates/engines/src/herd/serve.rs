@@ -5,6 +5,7 @@ use loch_fabric::{Fabric, Messages, Zeroed};
 use super::storage::Partition;
 use super::{Herd, PartitionShape, Settings, Worker};
 use crate::engine::{Engine, Workers};
+use crate::scan::{Page, Step};
 use crate::serve::{self, Mailed, Report, WorkerError, WorkerHost, WorkerTransport};
 
 impl Workers for Herd {
@@ -59,5 +60,9 @@ impl<F: Fabric + Messages> Mailed<F> for Serving<F> {
             broken: report.broken,
             counts: Vec::new(),
         }))
+    }
+    fn scan(&mut self, step: &Step, _: bool) -> Result<Option<Page>, WorkerError> {
+        let now_ms = self.worker.fabric().wall_ms();
+        Ok(Some(self.worker.partition().scan(step, now_ms)))
     }
 }

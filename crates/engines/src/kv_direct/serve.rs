@@ -5,6 +5,8 @@
 //! over other connections, with the entries that it had. Before that it finishes the operations
 //! that it has begun: entries outlive their worker only while no operation is under way.
 
+use loch_fabric::Fabric;
+
 use super::bucket::SLOTS;
 use super::free_slabs::FreeSlabs;
 use super::storage::{Plan, Storage};
@@ -13,6 +15,7 @@ use crate::engine::{Engine, Workers};
 use crate::functions::UserFunctions;
 use crate::lines::{HostMemory, LINE_BYTES};
 use crate::requests::{Turns, WorkerId};
+use crate::scan::{Page, Step};
 use crate::serve::{
     self, Housekeeper, Report, Tuning, Work, WorkerError, WorkerHost, WorkerTransport,
 };
@@ -122,5 +125,13 @@ impl<T: WorkerTransport, M: HostMemory, U: UserFunctions, N: Turns> Work
             broken: report.broken,
             counts: vec![("forwarded", self.worker.counts().forwarded)],
         }))
+    }
+    /// What an operation has at hand is not in the lines yet: as for a report.
+    fn scan(&mut self, step: &Step, was_busy: bool) -> Result<Option<Page>, WorkerError> {
+        self.worker.pause(was_busy);
+        if was_busy {
+            return Ok(None);
+        }
+        Ok(Some(self.worker.storage().scan(step, self.worker.fabric().wall_ms())))
     }
 }

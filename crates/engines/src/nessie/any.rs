@@ -16,6 +16,7 @@ use crate::error::EngineError;
 use crate::kv::OneOf;
 use crate::net::Access;
 use crate::operation::PutOptions;
+use crate::scan::{Cursor, Listed};
 
 /// A client of a table of nessie's layout: the first kind goes by Loch's own protocol, the second
 /// by the published one.
@@ -97,6 +98,21 @@ impl<F: Fabric> AnyClient<F> {
         match self {
             Self::First(client) => client.scrub(dti, wait_us).await,
             Self::Second(client) => client.scrub(dti, wait_us).await,
+        }
+    }
+
+    /// As [`Client::scan`].
+    ///
+    /// # Errors
+    /// As [`Client::scan`]; [`EngineError::NoScans`] if the table is of the published protocol.
+    pub async fn scan(
+        &self,
+        from: &Cursor,
+        found: &mut dyn FnMut(Listed<'_>),
+    ) -> Result<Option<Cursor>, EngineError> {
+        match self {
+            Self::First(client) => client.scan(from, found).await,
+            Self::Second(_) => Err(EngineError::NoScans),
         }
     }
 

@@ -4,6 +4,7 @@ use super::{NessieServer, Worker, table};
 use crate::engine::Workers;
 use crate::nessie::{self, CacheLimits};
 use crate::requests::Turns;
+use crate::scan::{Page, Step};
 use crate::serve::{self, Report, Work, WorkerError, WorkerHost, WorkerTransport};
 
 impl Workers for NessieServer {
@@ -70,5 +71,10 @@ impl<T: WorkerTransport, N: Turns> Work for Serving<'_, T, N> {
     /// A worker has nothing private to report: all of its table is in shared memory.
     fn report(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
         Ok(Some(Report::default()))
+    }
+
+    /// Clients scan its memory by themselves.
+    fn scan(&mut self, _: &Step, _: bool) -> Result<Option<Page>, WorkerError> {
+        Ok(Some(Page::default()))
     }
 }

@@ -7,12 +7,14 @@
 //! 2. Between two operations a key is in at most one slot: the copy that a chain leaves in its
 //!    first slot is overwritten by EMPTY before anything else is done.
 
+use std::collections::VecDeque;
+
 use loch_fabric::{Fabric, RemoteAddr};
 
 use super::hash::candidates;
 use super::layout::{Entry, GRAIN_BYTES, LINE_BYTES, LINE_WORDS, SlotName, extent_addr, slot_addr};
 use crate::error::EngineError;
-use crate::limits::PILAF_SEARCH_SLOTS_MAX;
+use crate::limits::{PILAF_MOVES_KEPT, PILAF_SEARCH_SLOTS_MAX};
 
 /// An index: an array of slots in the arena.
 #[derive(Clone, Debug)]
@@ -31,6 +33,10 @@ pub struct Index {
     pub watched: u64,
     /// The slots below it to which a key was moved from a slot that is not below it.
     pub moved: Vec<u64>,
+    /// The slots to which keys were moved last, for scans.
+    lately: VecDeque<u64>,
+    /// Moves so far.
+    moves: u64,
 }
 
 /// A slot that was looked at in search of a chain, and the slot whose key would move here.
@@ -43,7 +49,17 @@ impl Index {
     /// An index whose array begins at a grain of the arena; nothing is written yet.
     pub fn new(root: RemoteAddr, grain: u64, slots: u64, generation: u64) -> Self {
         let at = grain * GRAIN_BYTES;
-        Self { root, at, slots, generation, stamp: 0, watched: 0, moved: Vec::new() }
+        Self {
+            root,
+            at,
+            slots,
+            generation,
+            stamp: 0,
+            watched: 0,
+            moved: Vec::new(),
+            lately: VecDeque::new(),
+            moves: 0,
+        }
     }
 
     /// Writes EMPTY into every slot.
@@ -187,6 +203,7 @@ impl Index {
             if link.slot < self.watched && links[parent].slot >= self.watched {
                 self.moved.push(link.slot);
             }
+            self.note_move(link.slot);
             link = &links[parent];
             moves += 1;
         }
@@ -194,6 +211,26 @@ impl Index {
         // yet.
         self.write(fabric, link.slot, Entry::EMPTY)?;
         Ok((link.slot, moves))
+    }
+
+    /// Notes that a key was moved to a slot.
+    fn note_move(&mut self, slot: u64) {
+        if self.lately.len() == PILAF_MOVES_KEPT {
+            self.lately.pop_front();
+        }
+        self.lately.push_back(slot);
+        self.moves += 1;
+    }
+
+    /// Moves so far.
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// The slot to which move `number` brought a key; `None` if that is no longer known.
+    pub fn moved_to(&self, number: u64) -> Option<u64> {
+        let first = self.moves - self.lately.len() as u64;
+        self.lately.get(number.checked_sub(first)? as usize).copied()
     }
 
     fn is_empty<F: Fabric>(&self, fabric: &F, slot: u64) -> Result<bool, EngineError> {

@@ -63,6 +63,7 @@ mod index;
 pub mod layout;
 mod path;
 mod resize;
+mod scan;
 mod serve;
 mod store;
 mod table;

@@ -7,6 +7,7 @@ use super::layout::LINE_BYTES;
 use super::{Pilaf, Worker};
 use crate::engine::{Engine, Workers};
 use crate::log::Storage;
+use crate::scan::{Page, Step};
 use crate::serve::{self, Mailed, Report, WorkerError, WorkerHost, WorkerTransport};
 
 impl Workers for Pilaf {
@@ -55,5 +56,9 @@ impl<F: Fabric + Messages, S: Storage> Mailed<F> for Worker<F, S> {
             broken: report.broken,
             counts: vec![("snapshots", self.counts().snapshots)],
         }))
+    }
+    /// A change that waits for its sync is not shown to anybody yet.
+    fn scan(&mut self, step: &Step, _: bool) -> Result<Option<Page>, WorkerError> {
+        Ok(Some(self.scan(step)?))
     }
 }

@@ -202,6 +202,7 @@ impl From<&EngineError> for Failure {
             | EngineError::NoVersions
             | EngineError::ReadOnly
             | EngineError::NeedsSession
+            | EngineError::NoScans
             | EngineError::TooManyPins { .. }
             | EngineError::Unsupported => return Self::UNSUPPORTED,
         };

@@ -44,6 +44,20 @@ pub fn cache(random: &mut impl Rng) -> Setting {
     setting
 }
 
+/// Scans beside the work of another workload, and keys that stay while they are moved.
+pub fn scans(random: &mut impl Rng) -> Setting {
+    use Workload::{Full, Hot, Moves, Reuse, Wraps};
+    let others = [Moves, Moves, Moves, Full, Hot, Reuse, Wraps];
+    let mut setting = others[random.random_range(0..others.len())].setting(random);
+    setting.scans = random.random_range(0.05..0.3);
+    setting.stays = random.random_range(1..=4);
+    setting.crowd = setting.crowd.saturating_sub(setting.stays);
+    if setting.moves == 0.0 && random.random() {
+        setting.moves = random.random_range(0.1..0.6);
+    }
+    setting
+}
+
 /// The work of another workload by several clients of few hosts, which share connections. Clients
 /// die more often than elsewhere, and what they have under way is held up for as long as the node
 /// takes to fence them.

@@ -154,12 +154,21 @@ impl Chained {
 
     /// The words that name entries, each with the bucket to which its key hashes.
     pub fn chains<'a>(&'a self, index: &'a [u64]) -> impl Iterator<Item = (u32, u64)> + 'a {
-        (0..self.buckets).flat_map(move |bucket| {
-            let first = Some(bucket as usize * BUCKET_WORDS);
-            let links = std::iter::successors(first, |first| next(index, *first));
-            let all = links.flat_map(|first| index[first..first + ENTRIES].iter().copied());
-            all.filter(|word| *word != 0).map(move |word| (bucket, word))
-        })
+        (0..self.buckets)
+            .flat_map(move |bucket| self.chain(index, bucket).map(move |word| (bucket, word)))
+    }
+
+    /// The number of buckets to which keys hash.
+    pub fn buckets(&self) -> u32 {
+        self.buckets
+    }
+
+    /// The words that name the entries of the keys that hash to a bucket.
+    pub fn chain<'a>(&self, index: &'a [u64], bucket: u32) -> impl Iterator<Item = u64> + 'a {
+        let first = Some(bucket as usize * BUCKET_WORDS);
+        let links = std::iter::successors(first, |first| next(index, *first));
+        let all = links.flat_map(|first| index[first..first + ENTRIES].iter().copied());
+        all.filter(|word| *word != 0)
     }
 }
 

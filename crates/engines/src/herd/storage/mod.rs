@@ -32,6 +32,7 @@ mod heap;
 mod log;
 mod lossy;
 mod plan;
+mod scan;
 
 use std::ops::{DerefMut, Range};
 

@@ -174,20 +174,32 @@ impl<H: HostMemory> Storage<H> {
         pointer: Pointer,
         claims: &mut Claims,
     ) -> Result<(Vec<Line>, Range<usize>, bool), String> {
-        let place = Place::new(pointer.place).ok_or("a pointer to nowhere")?;
-        let at = place.number() / LINE_PLACES;
-        let outside = |_| format!("a slab at place {}, which is none", place.number());
-        self.slab_lines(place, Class::SMALLEST).map_err(outside)?;
-        let start = (place.number() % LINE_PLACES) as usize * PLACE_BYTES as usize;
-        let header = Header::read(pointer.kind, &self.memory.peek(at).0[start..]);
-        let header = header.ok_or("a slab that does not begin with a header")?;
-        self.slab_lines(place, header.class).map_err(outside)?;
+        let (place, header, body) = self.peek_header(pointer)?;
         if !claims.claim(place.number()..place.number() + header.class.places()) {
             return Err(format!("the slab at place {} has two owners", place.number()));
         }
-        let body = start + Header::bytes(header.class);
         let end = body + header.body_bytes as usize;
-        let lines = at..at + end.div_ceil(LINE_BYTES) as u32;
-        Ok((lines.map(|line| self.memory.peek(line)).collect(), body..end, header.expires))
+        Ok((self.peek_lines(place, end), body..end, header.expires))
+    }
+
+    /// A slab's place and header, and where the entry's body begins, in bytes from the slab's first
+    /// line.
+    pub(super) fn peek_header(&self, pointer: Pointer) -> Result<(Place, Header, usize), String> {
+        let place = Place::new(pointer.place).ok_or("a pointer to nowhere")?;
+        let outside = |_| format!("a slab at place {}, which is none", place.number());
+        self.slab_lines(place, Class::SMALLEST).map_err(outside)?;
+        let start = (place.number() % LINE_PLACES) as usize * PLACE_BYTES as usize;
+        let first = self.memory.peek(place.number() / LINE_PLACES);
+        let header = Header::read(pointer.kind, &first.0[start..]);
+        let header = header.ok_or("a slab that does not begin with a header")?;
+        self.slab_lines(place, header.class).map_err(outside)?;
+        Ok((place, header, start + Header::bytes(header.class)))
+    }
+
+    /// So many bytes from a slab's first line on, in whole lines.
+    pub(super) fn peek_lines(&self, place: Place, bytes: usize) -> Vec<Line> {
+        let first = place.number() / LINE_PLACES;
+        let lines = first..first + bytes.div_ceil(LINE_BYTES) as u32;
+        lines.map(|line| self.memory.peek(line)).collect()
     }
 }

@@ -29,6 +29,7 @@
 mod check;
 mod lookup;
 mod plan;
+mod scan;
 mod stages;
 mod store;
 mod straight;

@@ -29,14 +29,10 @@ impl Hand {
     /// A run of buckets, which are in one shard, and their number. The hand goes on behind them,
     /// and begins anywhere.
     pub fn next<F: Fabric>(&self, map: &TableMap, fabric: &F) -> (RemoteAddr, usize) {
-        let geometry = &map.shape.geometry;
-        let of_shard = u64::from(geometry.buckets_per_shard);
-        let all = of_shard * map.shards().len() as u64;
+        let all = map.buckets();
         let bucket = self.bucket.get().unwrap_or_else(|| fabric.random() % all);
-        let (shard, within) = (bucket / of_shard, bucket % of_shard);
-        let count = RUN_BUCKETS.min(of_shard - within);
+        let (at, count) = map.run(bucket, RUN_BUCKETS);
         self.bucket.set(Some((bucket + count) % all));
-        let at = map.shards()[shard as usize].add(within * geometry.bucket_bytes());
         (at, count as usize)
     }
 }

@@ -3,6 +3,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::moves::MoveRing;
 use crate::error::LayoutError;
 use crate::limits::{
     CANDIDATES_MAX, CHUNK_BYTES, DATA_TABLE_BYTES_MAX, GRAIN_BYTES, NODES_MAX, SHARDS_PER_NODE_MAX,
@@ -278,7 +279,7 @@ impl Geometry {
         };
         let overhead = geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES);
         // Every chunk needs its own bytes and a word in the chunk table.
-        let beside = TABLE_ALIGN_BYTES + geometry.ledger_bytes();
+        let beside = TABLE_ALIGN_BYTES + geometry.ledger_bytes() + geometry.move_ring_bytes();
         let room = table_bytes.saturating_sub(overhead).saturating_sub(beside);
         geometry.chunks = (room / (CHUNK_BYTES + 8)).min(DATA_TABLE_BYTES_MAX / CHUNK_BYTES);
         let planned = geometry.validate().and_then(|shape| match geometry.chunks {
@@ -395,15 +396,22 @@ impl Geometry {
 
     /// Slots of the whole index, over all nodes.
     pub fn index_slots(&self) -> u64 {
-        self.nodes as u64
-            * self.shards_per_node as u64
-            * self.buckets_per_shard as u64
-            * self.bucket_slots as u64
+        self.nodes as u64 * self.node_slots()
     }
 
     /// Bytes of the [`super::ledger`], which only a table that evicts has.
     fn ledger_bytes(&self) -> u64 {
         if self.evicts() { LEDGER_BYTES } else { 0 }
+    }
+
+    /// Slots of one node's index.
+    pub fn node_slots(&self) -> u64 {
+        self.shards_per_node as u64 * self.buckets_per_shard as u64 * self.bucket_slots as u64
+    }
+
+    /// Bytes of one node's [`super::moves`].
+    fn move_ring_bytes(&self) -> u64 {
+        MoveRing::bytes(self.node_slots())
     }
 
     /// Bytes of one node's data table.
@@ -432,9 +440,15 @@ impl Shape {
         (self.chunk_table_offset() + self.geometry.chunks * 8).next_multiple_of(64)
     }
 
+    /// Where the [`super::moves`] start, from the table's first byte.
+    pub fn move_ring_offset(&self) -> u64 {
+        self.ledger_offset() + self.geometry.ledger_bytes()
+    }
+
     /// Where the data table starts, from the table's first byte.
     pub fn data_offset(&self) -> u64 {
-        (self.ledger_offset() + self.geometry.ledger_bytes()).next_multiple_of(TABLE_ALIGN_BYTES)
+        let end = self.move_ring_offset() + self.geometry.move_ring_bytes();
+        end.next_multiple_of(TABLE_ALIGN_BYTES)
     }
 
     /// Bytes of the table on one node.

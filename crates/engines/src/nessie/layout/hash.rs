@@ -7,6 +7,7 @@ use super::geometry::Shape;
 use super::ite::{Codec, Ite};
 use super::ledger::Ledger;
 use super::marks::{Mark, Marks};
+use super::moves::MoveRing;
 use super::slab::{Class, Classes, Slab};
 use crate::key_hash::mix;
 use crate::limits::{CANDIDATES_MAX, WAYS_MAX};
@@ -31,6 +32,8 @@ pub struct TableMap {
     data_bytes: u64,
     /// First byte of the ledger on each node, which only a table that evicts has.
     ledgers: Vec<Ledger>,
+    /// The move ring on each node.
+    move_rings: Vec<MoveRing>,
     /// Session slots of each node.
     sessions: Vec<(RegionId, u32)>,
 }
@@ -58,6 +61,10 @@ impl TableMap {
             data: nodes.iter().map(|n| n.0.add(shape.data_offset())).collect(),
             data_bytes: geometry.data_bytes(),
             ledgers: nodes.iter().map(|n| Ledger::new(n.0.add(shape.ledger_offset()))).collect(),
+            move_rings: nodes
+                .iter()
+                .map(|n| MoveRing::new(n.0.add(shape.move_ring_offset()), geometry.node_slots()))
+                .collect(),
             sessions: nodes.iter().map(|n| (n.0.region(), n.1)).collect(),
             shape,
         }
@@ -103,6 +110,26 @@ impl TableMap {
     /// The ledger of the node with data table `dti`, in a table that evicts.
     pub fn ledger(&self, dti: u8) -> Ledger {
         self.ledgers[usize::from(dti)]
+    }
+
+    /// The move ring of the node with data table `dti`.
+    pub fn move_ring(&self, dti: u8) -> MoveRing {
+        self.move_rings[usize::from(dti)]
+    }
+
+    /// The number of buckets, of all shards.
+    pub fn buckets(&self) -> u64 {
+        u64::from(self.shape.geometry.buckets_per_shard) * self.shards.len() as u64
+    }
+
+    /// A run of at most `most` buckets of one shard, from bucket `first` on, among all buckets: its
+    /// first byte, and the number of its buckets.
+    pub fn run(&self, first: u64, most: u64) -> (RemoteAddr, u64) {
+        let geometry = &self.shape.geometry;
+        let of_shard = u64::from(geometry.buckets_per_shard);
+        let (shard, within) = (first / of_shard, first % of_shard);
+        let at = self.shards[shard as usize].add(within * geometry.bucket_bytes());
+        (at, most.min(of_shard - within))
     }
 
     /// The bucket of a slot, and the slot's position in it.

@@ -9,6 +9,7 @@
 //! | `slab.rs` | the data table: chunks, the slabs they make up, and the entries of a slab |
 //! | `marks.rs` | how the values of a bucket are used, in a table that evicts |
 //! | `ledger.rs` | what such a table counts |
+//! | `moves.rs` | where MOVEs have brought words lately, for scans |
 //! | `hash.rs` | a table's regions, and the slots of a key in them |
 
 pub mod dte;
@@ -17,4 +18,5 @@ pub mod hash;
 pub mod ite;
 pub mod ledger;
 pub mod marks;
+pub mod moves;
 pub mod slab;

@@ -19,6 +19,7 @@ use crate::nessie::client::look::Words;
 use crate::nessie::layout::dte::{EXPIRY_BYTES, HEADER_BYTES, Header};
 use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::{Ite, State};
+use crate::nessie::layout::moves::MoveRing;
 use crate::planted::{self, Bug};
 
 /// Bytes of the key that are read with the header of an entry whose key is not known.
@@ -264,6 +265,9 @@ impl<F: Fabric> Client<F> {
         } else {
             free
         };
+        if planted::is(Bug::MoveNotedEarly) {
+            self.note_move(candidates.slot(to)).await?;
+        }
         // Protocol M4.
         if self.cas(candidates, to, free, copy).await?.is_err() {
             let back = codec.with_state(word, State::Visible { hop });
@@ -301,8 +305,8 @@ impl<F: Fabric> Client<F> {
         Ok(false)
     }
 
-    /// Completes a move whose copy is in place (protocol M5 to M7): looks around, drops the source,
-    /// shows the copy. Any client may do it, and several may do it at once.
+    /// Completes a move whose copy is in place (protocol M5 to M8): looks around, notes the move,
+    /// drops the source, shows the copy. Any client may do it, and several may do it at once.
     async fn finish_move(
         &self,
         candidates: &Candidates,
@@ -348,10 +352,25 @@ impl<F: Fabric> Client<F> {
         if planted::is(Bug::FinishBeforeDrop) {
             let _ = self.cas(candidates, copy.0, copy.1, shown).await?;
         }
+        if !planted::is(Bug::MoveUnnoted) && !planted::is(Bug::MoveNotedEarly) {
+            self.note_move(candidates.slot(copy.0)).await?;
+        }
         // In this order: between the two steps the copy alone shows the value.
         self.clear(candidates, source.0, source.1).await?;
         let _ = self.cas(candidates, copy.0, copy.1, shown).await?;
         Ok(())
+    }
+
+    /// Notes where a word was moved (protocol M6), for scans: see `scan.rs`.
+    pub(super) async fn note_move(&self, to: RemoteAddr) -> Result<(), EngineError> {
+        let dti = self.map.dti_of(to.region()).expect("a shard is on a node of the table");
+        let first = self.map.shards()[usize::from(dti)];
+        let distance = self.map.bucket_of(to).0.offset() - first.offset();
+        let ring = self.map.move_ring(dti);
+        let number = self.fabric.fetch_add(ring.count(), 1).await?;
+        let word = MoveRing::word(number, distance).to_le_bytes();
+        let (_, done) = self.fabric.write(ring.entry(number), Buf::from(word.to_vec())).await;
+        Ok(done?)
     }
 
     /// Completes or undoes the move that left the F or C `word` in `slot` (protocol H).

@@ -12,6 +12,7 @@
 //! | `draft.rs` | writes an entry that is to be installed |
 //! | `insert.rs` | PUT of a key that has no value |
 //! | `put.rs` | PUT |
+//! | `scan.rs` | SCAN: the keys of the table |
 //! | `delete.rs` `conditional.rs` `reserve.rs` | DELETE; PUTs with a condition; values written in place |
 
 pub(super) mod batch;
@@ -26,4 +27,5 @@ mod put;
 pub(super) mod read;
 mod remembered;
 pub(super) mod reserve;
+mod scan;
 pub(super) mod tentative;
