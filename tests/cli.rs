@@ -147,6 +147,47 @@ fn conditions_are_kept() {
 }
 
 #[test]
+fn keys_are_listed_and_deleted_by_their_beginning() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    node.loch(&["scan"]).expect(1, &["there is no such key"]);
+    for key in ["user:1", "user:2", "other"] {
+        node.loch(&["put", key, "value"]).expect(0, &[]);
+    }
+    node.loch(&["put", "user:3", "late", "--ttl", "1h"]).expect(0, &[]);
+    let lines = |args: &[&str]| {
+        let told = node.loch(args);
+        let mut lines: Vec<_> = told.expect(0, &[]).text().lines().map(String::from).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(lines(&["scan"]), ["other", "user:1", "user:2", "user:3"]);
+    assert_eq!(lines(&["scan", "--prefix", "user:"]), ["user:1", "user:2", "user:3"]);
+    assert_eq!(lines(&["scan", "--limit", "2"]).len(), 2);
+    assert_eq!(node.loch(&["scan", "--prefix", "o", "-0"]).expect(0, &[]).text(), "other\0");
+    let json = lines(&["scan", "--json", "--prefix", "user:3"]);
+    let json: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
+    assert_eq!((&json["key"], &json["value_bytes"]), (&"user:3".into(), &4.into()));
+    assert!(json["expires_at_ms"].is_u64() && json["version"].is_u64(), "{json}");
+
+    let mut page = node.loch(&["scan", "--page", "begin"]);
+    let mut seen = 0;
+    while let Some((_, place)) = page.expect(0, &["page"]).stderr.trim().rsplit_once("--page ") {
+        seen += page.text().lines().count();
+        page = node.loch(&["scan", "--page", place]);
+    }
+    assert_eq!(seen + page.text().lines().count(), 4);
+    node.loch(&["scan", "--page", "1.x"]).expect(2, &["\"1.x\"", "begin"]);
+
+    node.loch(&["delete", "--prefix", ""]).expect(2, &["--all"]);
+    node.loch(&["delete"]).expect(2, &["--prefix"]);
+    node.loch(&["delete", "--prefix", "user:"]).expect(0, &["3 values were removed"]);
+    node.loch(&["delete", "--prefix", "user:"]).expect(1, &["no such key"]);
+    assert_eq!(lines(&["scan"]), ["other"]);
+    node.loch(&["delete", "--all"]).expect(0, &["1 values"]);
+}
+
+#[test]
 fn what_is_appended_comes_behind_the_value() {
     let dir = private_dir();
     let node = Node::start(dir.path(), "n", SMALL);
@@ -641,7 +682,7 @@ fn help_teaches_by_example() {
     for words in ["SIGHUP (exit code 0)", "a second signal ends it at once (exit code 3)"] {
         assert!(help.expect(0, &[]).text().contains(words), "{}", help.text());
     }
-    for command in ["serve", "put", "get", "delete", "stats", "check", "completions"] {
+    for command in ["serve", "put", "get", "delete", "scan", "stats", "check", "completions"] {
         let help = run(loch().args([command, "--help"]), b"");
         let example = format!("Examples:\n  loch {command}");
         assert!(help.expect(0, &[]).text().contains(&example), "{command}");

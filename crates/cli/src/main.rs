@@ -21,7 +21,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 use commands::{
-    check, completions, delete, doctor, filter, get, put, reduce, serve, stats, update,
+    check, completions, delete, doctor, filter, get, put, reduce, scan, serve, stats, update,
 };
 use outcome::Answer;
 
@@ -30,6 +30,7 @@ Examples:
   loch serve &                       a node: lends memory to clients
   loch put colour green
   loch get colour                    green
+  loch scan                          the keys of a table
   loch stats                         nodes, tables, and the use of memory
   loch doctor                        what this machine can do, and what is missing for RDMA
   loch demo                          three nodes and two clients, with measurements
@@ -55,6 +56,7 @@ enum Command {
     Put(put::PutArgs),
     Get(get::GetArgs),
     Delete(delete::DeleteArgs),
+    Scan(scan::ScanArgs),
     Update(update::UpdateArgs),
     Reduce(reduce::ReduceArgs),
     Filter(filter::FilterArgs),
@@ -92,6 +94,7 @@ impl Command {
             Command::Put(args) => put::run(args),
             Command::Get(args) => get::run(&args),
             Command::Delete(args) => delete::run(&args),
+            Command::Scan(args) => scan::run(&args),
             Command::Update(args) => update::run(&args),
             Command::Reduce(args) => reduce::run(&args),
             Command::Filter(args) => filter::run(&args),

@@ -59,9 +59,9 @@ pub fn exit_code(error: &Error) -> u8 {
 /// Whether the call was wrong, whatever the state of the cluster.
 fn is_for_the_caller(error: &loch::Error) -> bool {
     use loch::Error::{
-        Config, FunctionFailed, KeyEmpty, KeyOfOtherLength, KeyTooLong, NoFunction, NoSuchEngine,
-        NoSuchTable, NoVersions, NotACounter, NotAVector, OtherEngine, OutsideReservation,
-        ReadOnly, UnfitFunction, ValueTooLong,
+        Config, FunctionFailed, KeyEmpty, KeyOfOtherLength, KeyTooLong, NoFunction, NoScans,
+        NoSuchEngine, NoSuchTable, NoVersions, NotACounter, NotAVector, OtherEngine,
+        OutsideReservation, ReadOnly, UnfitFunction, ValueTooLong,
     };
     matches!(
         error,
@@ -75,6 +75,7 @@ fn is_for_the_caller(error: &loch::Error) -> bool {
             | UnfitFunction { .. }
             | NoFunction { .. }
             | FunctionFailed { .. }
+            | NoScans { .. }
             | NoVersions { .. }
             | OtherEngine { .. }
             | ReadOnly

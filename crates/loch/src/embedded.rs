@@ -22,7 +22,7 @@ use crate::node::workers::transport::MappedTransport;
 use crate::session::connection::mark;
 use crate::session::local::LocalNodes;
 use crate::session::slot::{Process, SessionId};
-use crate::session::wire::Inspected;
+use crate::session::wire::{Question, Told};
 use crate::{EmbeddedConfig, Error, Result};
 
 /// The nodes of one embedded cluster. They end when the last table and the last cluster do.
@@ -105,21 +105,22 @@ impl LocalNodes for Embedded {
         }
     }
 
-    fn inspect(&self, table: usize) -> Result<Vec<Inspected>> {
-        let tell = |(node, embedded): (usize, &EmbeddedNode)| {
-            let (sender, told) = mpsc::channel();
-            let answer = move |inspected| {
-                // The caller may have given up.
-                let _ = sender.send(inspected);
-            };
-            let asked = embedded.workers.inspector().inspect(table, Box::new(answer));
-            let told = asked.then(|| told.recv_timeout(INSPECT_TIMEOUT).ok()).flatten();
-            told.ok_or_else(|| Error::NodeUnreachable {
-                socket: format!("embedded-{node}").into(),
-                remedy: "its workers do not answer".into(),
-            })
+    fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn ask(&self, node: usize, question: Question) -> Result<Told> {
+        let (sender, told) = mpsc::channel();
+        let answer = move |answer| {
+            // The caller may have given up.
+            let _ = sender.send(answer);
         };
-        self.nodes.iter().enumerate().map(tell).collect()
+        let asked = self.nodes[node].workers.inspector().ask(question, Box::new(answer));
+        let told = asked.then(|| told.recv_timeout(INSPECT_TIMEOUT).ok()).flatten();
+        told.ok_or_else(|| Error::NodeUnreachable {
+            socket: format!("embedded-{node}").into(),
+            remedy: "its workers do not answer".into(),
+        })
     }
 
     fn failed(&self) -> Option<(usize, String)> {
@@ -157,7 +158,8 @@ mod tests {
             }
             drop(nodes);
             let (sender, told) = mpsc::channel();
-            inspector.inspect(0, Box::new(move |inspected| _ = sender.send(inspected)));
+            let question = Question { table: 0, scan: None };
+            inspector.ask(question, Box::new(move |answer| _ = sender.send(answer)));
             assert_eq!(told.recv_timeout(INSPECT_TIMEOUT).is_ok(), answers);
         }
     }

@@ -117,6 +117,15 @@ pub enum Error {
         /// The table.
         table: String,
     },
+    /// The table is of a protocol without scans.
+    #[error(
+        "table {table:?} is of protocol \"published\", which has no scans: declare it with protocol = \
+         \"loch\""
+    )]
+    NoScans {
+        /// The table.
+        table: String,
+    },
     /// The table's engine does not have the operation.
     #[error("table {table:?} is of engine {engine}, {operation} is for tables of {engines}")]
     OtherEngine {
@@ -495,6 +504,7 @@ impl Error {
             EngineError::NoFunction { number } => Self::NoFunction { table, number },
             EngineError::FunctionFailed { number } => Self::FunctionFailed { table, number },
             EngineError::NoVersions => Self::NoVersions { table },
+            EngineError::NoScans => Self::NoScans { table },
             EngineError::ReadOnly => Self::ReadOnly,
             EngineError::Damaged { what } => Self::Damaged { table, what },
             EngineError::Ambiguous(cause) => Self::Ambiguous { table, cause },

@@ -16,8 +16,14 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// The most session slots of a node: an incarnation has 24 bits of counter, and a slot 64 bytes.
 pub const SESSIONS_MAX: u32 = 1 << 16;
 
-/// The longest message of the handshake: the welcome to a cluster of [`NODES_MAX`] nodes.
-pub const FRAME_BYTES_MAX: usize = 64 << 10;
+/// Steps of a scan that a client does for a page, if they find few keys: a page is then a bounded
+/// part of the table.
+pub const SCAN_PAGE_STEPS: u32 = 16;
+
+/// The longest message of the handshake: the page of a scan that has the longest key, whose bytes
+/// are two characters each, behind as many others as a page has. The welcome to a cluster of
+/// [`NODES_MAX`] nodes is shorter.
+pub const FRAME_BYTES_MAX: usize = 256 << 10;
 
 /// The most connections that a node holds open. Later ones wait in the listener's queue.
 pub const CONNECTIONS_MAX: usize = 16 << 10;

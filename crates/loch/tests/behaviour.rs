@@ -4,17 +4,19 @@
 mod ports;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use loch::engines::registry::EngineId;
 use loch::lanes::{block_on, run};
 use loch::{
     ByteSize, Cluster, Conditional, ConnectOptions, EmbeddedConfig, Error, Expect, FabricKind,
-    Node, NodeConfig, PutOptions, Table, TableConfig, Version,
+    Node, NodeConfig, PutOptions, ScanCursor, Table, TableConfig, Version,
 };
 use ports::free_address;
 
@@ -542,6 +544,76 @@ fn a_pinned_value_stays_what_it_is(kind: &Kind) {
     assert!(table.pin(b"").is_err());
 }
 
+/// The keys that a scan finds, each once, with what the scan says of them.
+fn scanned(table: &Table, prefix: &[u8]) -> BTreeMap<Vec<u8>, (u64, Version)> {
+    let found = table.scan().prefix(prefix).map(Result::unwrap);
+    found.map(|one| (one.key, (one.value_bytes, one.version))).collect()
+}
+
+fn a_scan_finds_the_keys_that_are_there(kind: &Kind) {
+    let clusters = kind.start(kind.config(2));
+    let table = clusters[0].table("default").unwrap();
+    if let Err(Error::NoScans { .. }) = table.scan_page(&ScanCursor::default(), b"") {
+        assert!(kind.is_local, "only the published protocol has no scans");
+        return;
+    }
+    assert_eq!(scanned(&table, b""), BTreeMap::new());
+    let mut there = BTreeMap::new();
+    for number in 0..1_500u64 {
+        let (key, len) = (format!("key:{number}").into_bytes(), number % 60);
+        let version = table.put(&key, &vec![7; len as usize]).unwrap();
+        there.insert(key, (len, version));
+    }
+    let ttl = |ms| PutOptions { ttl: Some(Duration::from_millis(ms)) };
+    table.put_with(b"expired", b"x", ttl(0)).unwrap();
+    table.put_with(b"key:1", b"later", ttl(60_000)).unwrap();
+    assert!(table.delete(b"key:2").unwrap() && there.remove(&b"key:2"[..]).is_some());
+    let version = table.get(b"key:1").unwrap().unwrap().version();
+    there.insert(b"key:1".to_vec(), (5, version));
+    assert_eq!(scanned(&table, b""), there);
+    let expiries = table.scan().map(Result::unwrap).filter(|one| one.expires_at.is_some());
+    assert!(expiries.map(|one| one.key).all(|key| key == b"key:1"));
+    there.retain(|key, _| key.starts_with(b"key:14"));
+    assert_eq!(scanned(&table, b"key:14"), there);
+    assert_eq!(scanned(&table, b"nothing"), BTreeMap::new());
+    let far = clusters[1].table("default").unwrap();
+    assert_eq!(scanned(&far, b"key:14"), there);
+}
+
+fn a_scan_misses_no_key_that_stays_while_others_come_and_go(kind: &Kind) {
+    let clusters = kind.start(kind.config(2));
+    let table = clusters[0].table("default").unwrap();
+    if let Err(Error::NoScans { .. }) = table.scan_page(&ScanCursor::default(), b"") {
+        return;
+    }
+    let stays: Vec<_> = (0..400u32).map(|number| format!("stays:{number}")).collect();
+    for key in &stays {
+        table.put(key.as_bytes(), b"first").unwrap();
+    }
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (number, cluster) in clusters[..2].iter().enumerate() {
+            let (cluster, stays, ends) = (cluster.clone(), &stays, &ends);
+            scope.spawn(move || {
+                let table = cluster.table("default").unwrap();
+                for i in 0u64.. {
+                    if ends.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let key = [&[number as u8], &(i % 300).to_le_bytes()[..]].concat();
+                    table.put(&key, b"comes").unwrap();
+                    table.delete(&key).unwrap();
+                    let one = &stays[(i * 7) as usize % stays.len()];
+                    table.put(one.as_bytes(), &vec![1; (i % 50) as usize]).unwrap();
+                }
+            });
+        }
+        let scans: Vec<_> = (0..3).map(|_| scanned(&table, b"stays:").len()).collect();
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(scans, [stays.len(); 3]);
+    });
+}
+
 fn threads_at_several_nodes_see_one_table(kind: &Kind) {
     let clusters = kind.start(kind.config(3));
     std::thread::scope(|scope| {
@@ -628,6 +700,8 @@ macro_rules! suite {
             many_at_a_time_come_back_in_order batches_do_what_single_operations_do
             lanes_mix_all_operations
             a_value_is_written_in_place a_pinned_value_stays_what_it_is
+            a_scan_finds_the_keys_that_are_there
+            a_scan_misses_no_key_that_stays_while_others_come_and_go
             threads_at_several_nodes_see_one_table two_tables_are_apart
             a_table_goes_to_another_thread_and_outlives_its_cluster
             a_session_is_used_again_by_the_next_client);

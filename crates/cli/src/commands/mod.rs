@@ -8,6 +8,7 @@ pub mod filter;
 pub mod get;
 pub mod put;
 pub mod reduce;
+pub mod scan;
 pub mod serve;
 pub mod stats;
 pub mod update;

@@ -3,7 +3,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `cluster.rs` | a cluster and its nodes |
-//! | `table/` | the operations: blocking, as futures, and on values in place |
+//! | `table/` | the operations: blocking, as futures, and on values in place; scans |
 //! | `value.rs` | a value, and its version |
 //! | `lambda.rs` | functions by which workers compute |
 

@@ -24,7 +24,7 @@ use crate::session::connection::{Admitted, Connection};
 use crate::session::opened::AnyMedium;
 use crate::session::slot::SessionId;
 use crate::session::table_session::{At, TableSession};
-use crate::session::wire::{Inspected, MediumChoice, MemberFacts, Welcome};
+use crate::session::wire::{MediumChoice, MemberFacts, Question, Told, Welcome};
 use crate::{Error, FabricKind, Result};
 
 /// A cluster that this process is attached to.
@@ -99,14 +99,13 @@ impl Attachment {
         Some(self.state().node(down).socket.clone())
     }
 
-    /// Asks what the workers of each node have of a table.
+    /// Asks the workers of a node.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>> {
-        let mut state = self.state();
-        let mut told = Vec::new();
-        for node in 0..state.connections.len() {
+    pub fn ask(&self, node: usize, question: Question) -> Result<Told> {
+        let connection = {
+            let mut state = self.state();
             // Where memory is not shared the home node asks the others.
             let by = if state.is_remote() { self.home } else { node };
             if !state.connections[by].as_ref().is_some_and(|it| it.is_open()) {
@@ -116,10 +115,14 @@ impl Attachment {
                     return Err(Error::ClusterMismatch { problem: problem.into() });
                 }
             }
-            let connection = state.connections[by].clone().expect("it was just made");
-            told.push(connection.inspect(node, table, INSPECT_TIMEOUT)?);
-        }
-        Ok(told)
+            state.connections[by].clone().expect("it was just made")
+        };
+        connection.ask(node, question, INSPECT_TIMEOUT)
+    }
+
+    /// The number of nodes.
+    pub fn nodes(&self) -> usize {
+        self.state().connections.len()
     }
 
     /// The number of a node's client session slots that are taken, as far as the home node knows.

@@ -7,6 +7,7 @@
 //! | `backend.rs` | a table's client: over shared memory by itself, over a network behind a trait |
 //! | `batching.rs` | operations on many keys together, in stages or in packets |
 //! | `operations.rs` | the operations of a table, over any network |
+//! | `scanning.rs` | where a scan goes on, and what it has found |
 //! | `in_place.rs` | a value that is written in the place where readers will find it |
 //! | `counters.rs` | the costs of a table's operations |
 //! | `table_client.rs` | the client of a table over one network |
@@ -24,4 +25,5 @@ pub(crate) mod nodes;
 pub(crate) mod operations;
 pub(crate) mod options;
 mod remote;
-pub(crate) mod table_client;
+pub(crate) mod scanning;
+mod table_client;

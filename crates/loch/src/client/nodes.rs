@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use loch_engines::scan::Page;
+
 use crate::client::attachment::Attachment;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::session::local::LocalNodes;
 use crate::session::table_session::{At, TableSession};
-use crate::session::wire::Inspected;
+use crate::session::wire::{Inspected, Question, Told, WorkerScan};
 use crate::{Error, FabricKind, Result};
 
 /// The nodes of a cluster.
@@ -76,9 +78,37 @@ impl Nodes {
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
     pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>> {
+        let question = Question { table: table as u32, scan: None };
+        let tell = |node| match self.ask(node, question.clone())? {
+            Told::Inspected(inspected) => Ok(inspected),
+            Told::Scanned(_) => Err(out_of_turn()),
+        };
+        (0..self.count()).map(tell).collect()
+    }
+
+    /// Asks a worker of a node for keys of a table.
+    ///
+    /// # Errors
+    /// As [`Nodes::inspect`].
+    pub fn scan(&self, node: usize, table: usize, scan: WorkerScan) -> Result<Page> {
+        match self.ask(node, Question { table: table as u32, scan: Some(scan) })? {
+            Told::Scanned(page) => Ok(page),
+            Told::Inspected(_) => Err(out_of_turn()),
+        }
+    }
+
+    /// The number of nodes.
+    fn count(&self) -> usize {
         match self {
-            Self::Attached(attachment) => attachment.inspect(table),
-            Self::Embedded(embedded) => embedded.inspect(table),
+            Self::Attached(attachment) => attachment.nodes(),
+            Self::Embedded(embedded) => embedded.nodes(),
+        }
+    }
+
+    fn ask(&self, node: usize, question: Question) -> Result<Told> {
+        match self {
+            Self::Attached(attachment) => attachment.ask(node, question),
+            Self::Embedded(embedded) => embedded.ask(node, question),
         }
     }
 
@@ -113,4 +143,9 @@ impl Nodes {
         };
         Some(Error::NodeUnreachable { socket, remedy })
     }
+}
+
+/// The error of a node that answers another question than it was asked.
+fn out_of_turn() -> Error {
+    Error::ClusterMismatch { problem: "a node answered out of turn: is it another release?".into() }
 }

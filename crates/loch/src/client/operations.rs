@@ -12,6 +12,7 @@ use loch_fabric::Buf;
 
 use super::counters::Counters;
 use super::in_place::InPlace;
+use super::scanning::{ScanPlace, Scanned};
 use crate::{Error, Result, Usage};
 
 /// The future of a look at a whole table.
@@ -79,6 +80,9 @@ pub(crate) trait Operations: Send {
         len: usize,
         options: PutOptions,
     ) -> Operating<'k, Option<Box<dyn InPlace + 'a>>>;
+
+    /// As [`Table::scan_page`](crate::Table::scan_page).
+    fn scan<'a>(&'a self, from: &'a ScanPlace, prefix: &'a [u8]) -> Looking<'a, Scanned>;
 
     /// As [`Table::check`](crate::Table::check).
     fn check(&self) -> Looking<'_, CheckReport>;

@@ -7,11 +7,13 @@ use loch_engines::EngineError;
 use loch_engines::kv::Lengths;
 use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::{self, Compute, Computed};
+use loch_engines::limits::SCAN_PAGE_KEYS;
 use loch_engines::nessie::{self, AnyClient, CheckReport};
 use loch_engines::net::Access;
 use loch_engines::operation::{Found, Operation, Outcome, PutOptions, Value};
 use loch_engines::registry::{Client, EngineId, Operating};
 use loch_engines::requests::{Timing, WorkerId};
+use loch_engines::scan::{Cursor, Key, Listed, Step};
 use loch_fabric::{Buf, Fabric};
 
 use super::counters::Counters;
@@ -20,9 +22,11 @@ use super::net::{Network, OpenParams};
 use super::nodes::Nodes;
 use super::operations::{Looking, Operations};
 use super::options::ConnectOptions;
+use super::scanning::{ScanPlace, Scanned};
 use crate::layout::memory::{ClusterMemory, TableView};
-use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX};
+use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX, SCAN_PAGE_STEPS};
 use crate::session::table_session::TableSession;
+use crate::session::wire::WorkerScan;
 use crate::{Error, Result, Usage};
 
 /// The client of a table, and the nodes that it asks for facts.
@@ -38,6 +42,11 @@ pub(crate) struct TableClient<N: Network> {
     is_nessies: bool,
     lengths: Lengths,
     request_slots: usize,
+    /// Workers of each node that serve the table.
+    workers: u16,
+    /// A client that looks at the table's memory, if this one does not: kept for as long as a scan
+    /// goes on.
+    scanner: RefCell<Option<Box<Reader<N>>>>,
 }
 
 impl<N: Network> TableClient<N> {
@@ -75,6 +84,8 @@ impl<N: Network> TableClient<N> {
                 let area = requests.area();
                 area.workers() as usize * usize::from(area.service().window)
             }),
+            workers: table.entry.params.service.workers,
+            scanner: RefCell::default(),
         })
     }
 
@@ -199,11 +210,54 @@ impl<N: Network> TableClient<N> {
             Some(_) => None,
             None => Some(self.reader()?),
         };
-        let looker = reader.as_ref().map_or(self, |reader| &reader.client);
+        self.look_by(reader.as_ref(), at).await.map(Some)
+    }
+
+    /// The same by this reader, if this client may not read.
+    async fn look_by<T>(
+        &self,
+        reader: Option<&Reader<N>>,
+        at: impl AsyncFn(&AnyClient<N::Direct>) -> Result<T, EngineError>,
+    ) -> Result<T> {
+        let looker = reader.map_or(self, |reader| &reader.client);
         let client = looker.client.nessie();
         let client = client.expect("without a session a table of nessie's layout is read so");
         let seen = looker.attempt(|| at(client), of_read).await;
-        seen.map(Some).map_err(|error| self.explain(error))
+        seen.map_err(|error| self.explain(error))
+    }
+
+    /// As [`Table::scan_page`](crate::Table::scan_page).
+    async fn scan(&self, from: &ScanPlace, prefix: &[u8]) -> Result<Scanned> {
+        if !self.is_nessies {
+            return self.scan_by_workers(from, prefix);
+        }
+        let reader = match (self.client.nessie(), self.scanner.take()) {
+            (Some(_), _) => None,
+            (None, Some(kept)) => Some(kept),
+            (None, None) => Some(Box::new(self.reader()?)),
+        };
+        let page = async |client: &AnyClient<N::Direct>| scan_memory(client, from, prefix).await;
+        let scanned = self.look_by(reader.as_deref(), page).await?;
+        if scanned.next.is_some() {
+            self.scanner.replace(reader);
+        }
+        Ok(scanned)
+    }
+
+    /// Asks one worker after the other, node by node, for its keys.
+    fn scan_by_workers(&self, from: &ScanPlace, prefix: &[u8]) -> Result<Scanned> {
+        let (workers, nodes) = (self.workers, self.nodes.memory().nodes.len() as u32);
+        let all = nodes * u32::from(workers);
+        let mut place = if from.worker < all { from.clone() } else { ScanPlace::default() };
+        let step = Step { from: place.at, prefix: prefix.to_vec() };
+        let [node, worker] = [place.worker / u32::from(workers), place.worker % u32::from(workers)];
+        let scan = WorkerScan { worker: worker as u16, step };
+        let page = self.nodes.scan(node as usize, self.number, scan)?;
+        place = match page.next {
+            Some(at) => ScanPlace { worker: place.worker, at },
+            None => ScanPlace { worker: place.worker + 1, at: Cursor::default() },
+        };
+        Ok(Scanned { keys: page.keys, next: (place.worker < all).then_some(place) })
     }
 
     async fn check(&self) -> Result<CheckReport> {
@@ -366,6 +420,10 @@ where
         })
     }
 
+    fn scan<'a>(&'a self, from: &'a ScanPlace, prefix: &'a [u8]) -> Looking<'a, Scanned> {
+        Box::pin(self.scan(from, prefix))
+    }
+
     fn check(&self) -> Looking<'_, CheckReport> {
         Box::pin(self.check())
     }
@@ -407,6 +465,31 @@ where
     fn detach(&self) -> Operating<'_, ()> {
         Box::pin(self.client.detach())
     }
+}
+
+/// A page of a table that clients scan by themselves. An error in its middle loses nothing: the
+/// page is read again.
+async fn scan_memory<F: Fabric>(
+    client: &AnyClient<F>,
+    from: &ScanPlace,
+    prefix: &[u8],
+) -> Result<Scanned, EngineError> {
+    let (mut keys, mut at) = (Vec::new(), from.at.clone());
+    for _ in 0..SCAN_PAGE_STEPS {
+        let mut found = |listed: Listed<'_>| {
+            if listed.key.starts_with(prefix) {
+                keys.push(Key::from(listed));
+            }
+        };
+        match client.scan(&at, &mut found).await? {
+            Some(next) => at = next,
+            None => return Ok(Scanned { keys, next: None }),
+        }
+        if keys.len() >= SCAN_PAGE_KEYS {
+            break;
+        }
+    }
+    Ok(Scanned { keys, next: Some(ScanPlace { worker: 0, at }) })
 }
 
 /// An error of an operation that changes nothing, so the outcome is never unknown.

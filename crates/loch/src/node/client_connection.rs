@@ -20,7 +20,9 @@ use super::control_client::{Caller, Readers};
 use super::listener::PeerCredentials;
 use crate::limits::READ_BYTES;
 use crate::session::slot::{Process, SessionId};
-use crate::session::wire::{self, Code, Connect, Decoder, Refused, Reply, Request, Welcome};
+use crate::session::wire::{
+    self, Code, Connect, Decoder, Question, Refused, Reply, Request, Welcome,
+};
 
 /// The requests that a connection makes of its node.
 pub(super) trait SessionService {
@@ -48,7 +50,7 @@ pub(super) trait SessionService {
     fn leave(&mut self, readers: Readers);
     /// Asks the workers of a table at a node what they have. After `None` the reply comes later, to
     /// connection `token`.
-    fn inspect(&mut self, token: u64, node: u16, table: u32) -> Option<Reply>;
+    fn ask(&mut self, token: u64, node: u16, question: Question) -> Option<Reply>;
 }
 
 /// A connection and what is known of its client.
@@ -213,8 +215,8 @@ impl ClientConnection {
                 service.leave(Readers { connection: self.token, endpoint: Some(endpoint) });
                 self.say(&Reply::Closed {});
             }
-            (Request::Inspect { node, table }, Some(_)) => {
-                match service.inspect(self.token, node, table) {
+            (Request::Ask { node, question }, Some(_)) => {
+                match service.ask(self.token, node, question) {
                     Some(reply) => self.say(&reply),
                     None => self.waiting = true,
                 }

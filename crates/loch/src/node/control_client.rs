@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::session::slot::SessionId;
-use crate::session::wire::{Connect, Reply};
+use crate::session::wire::{Connect, Question, Reply};
 
 /// The client of a node for which a connection is to be let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -42,9 +42,8 @@ pub(crate) trait ControlClient: Send + Sync {
     fn member(&self, node: u16) -> Reply;
     /// Has a connection let in; the reply goes to `replies` under `token`.
     fn connect(&self, caller: Caller, ask: Connect, replies: Arc<ReplyQueue>, token: u64);
-    /// Asks the workers of a table at another node what they have; the reply goes to `replies`
-    /// under `token`.
-    fn inspect(&self, node: u16, table: u32, replies: Arc<ReplyQueue>, token: u64);
+    /// Asks the workers of another node; the reply goes to `replies` under `token`.
+    fn ask(&self, node: u16, question: Question, replies: Arc<ReplyQueue>, token: u64);
     /// Ends the connections of readers.
     fn leave(&self, readers: Readers);
     /// Called when sessions have ended and are among the dying.

@@ -15,7 +15,7 @@ use super::sessions::{SessionEnd, Sessions};
 use crate::layout::memory::Member;
 use crate::layout::plan;
 use crate::session::slot::{Process, SessionId};
-use crate::session::wire::{Code, Connect, PROTOCOL, Refused, Reply, Welcome};
+use crate::session::wire::{Code, Connect, PROTOCOL, Question, Refused, Reply, Welcome};
 use crate::{ByteSize, EmbeddedConfig, Error, Result};
 
 /// A node without a socket, to which clients can talk.
@@ -127,7 +127,7 @@ impl SessionService for FuzzNode {
 
     fn leave(&mut self, _readers: Readers) {}
 
-    fn inspect(&mut self, _token: u64, _node: u16, _table: u32) -> Option<Reply> {
+    fn ask(&mut self, _token: u64, _node: u16, _question: Question) -> Option<Reply> {
         Some(unconnected())
     }
 }

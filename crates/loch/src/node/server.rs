@@ -27,7 +27,7 @@ use super::sessions::{SessionEnd, Sessions};
 use super::workers::Inspector;
 use crate::limits::CONNECTIONS_MAX;
 use crate::session::slot::{Process, SessionId};
-use crate::session::wire::{Code, Connect, Refused, Reply, Welcome};
+use crate::session::wire::{Code, Connect, Question, Refused, Reply, Welcome};
 use crate::{Error, Result};
 
 /// The node's state that the server gives clients access to.
@@ -342,18 +342,19 @@ impl SessionService for NodeService {
         }
     }
 
-    fn inspect(&mut self, token: u64, node: u16, table: u32) -> Option<Reply> {
+    fn ask(&mut self, token: u64, node: u16, question: Question) -> Option<Reply> {
         let replies = self.replies.clone();
         if node != self.state.welcome.node {
             let Some(control) = &self.state.control else { return Some(shared()) };
-            control.inspect(node, table, replies, token);
+            control.ask(node, question, replies, token);
             return None;
         }
-        let answer = move |told| replies.send(token, Reply::Inspected(told));
-        if self.state.inspector.inspect(table as usize, Box::new(answer)) {
+        let answer = move |told| replies.send(token, Reply::Told(told));
+        let table = question.table;
+        if self.state.inspector.ask(question, Box::new(answer)) {
             return None;
         }
-        let text = format!("table {table} has no workers here");
+        let text = format!("table {table} has no such workers here");
         Some(Reply::Refused(Refused::new(Code::Other, text)))
     }
 }

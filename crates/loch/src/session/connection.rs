@@ -28,7 +28,9 @@ use rustix::net::{
 use crate::layout::memory::{Member, of_region};
 use crate::limits::{READ_BYTES, RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::private;
-use crate::session::wire::{self, Code, Decoder, PROTOCOL, Refused, Reply, Request, Welcome};
+use crate::session::wire::{
+    self, Code, Decoder, PROTOCOL, Question, Refused, Reply, Request, Told, Welcome,
+};
 use crate::{Error, Result};
 
 /// A connection to a node that has sent its welcome.
@@ -193,14 +195,13 @@ impl Connection {
         }
     }
 
-    /// Asks what a node's workers have of a table.
+    /// Asks a node's workers.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn inspect(&self, node: usize, table: usize, wait: Duration) -> Result<wire::Inspected> {
-        let request = Request::Inspect { node: node as u16, table: table as u32 };
-        match self.request(&request, wait)? {
-            Reply::Inspected(told) => Ok(told),
+    pub fn ask(&self, node: usize, question: Question, wait: Duration) -> Result<Told> {
+        match self.request(&Request::Ask { node: node as u16, question }, wait)? {
+            Reply::Told(told) => Ok(told),
             other => Err(self.unexpected(&other)),
         }
     }

@@ -7,7 +7,7 @@ use loch_fabric::ForkMark;
 use super::slot::{Process, SessionId};
 use crate::Result;
 use crate::layout::memory::ClusterMemory;
-use crate::session::wire::Inspected;
+use crate::session::wire::{Question, Told};
 
 /// The requests that clients make of nodes inside this process.
 pub(crate) trait LocalNodes: Send + Sync {
@@ -26,11 +26,14 @@ pub(crate) trait LocalNodes: Send + Sync {
     /// Ends a session that its client has left in order.
     fn end_session(&self, home: usize, session: SessionId, process: Process);
 
-    /// Asks what the workers of each node have of a table.
+    /// The number of nodes.
+    fn nodes(&self) -> usize;
+
+    /// Asks the workers of a node.
     ///
     /// # Errors
     /// [`NodeUnreachable`](crate::Error::NodeUnreachable) if a worker does not answer.
-    fn inspect(&self, table: usize) -> Result<Vec<Inspected>>;
+    fn ask(&self, node: usize, question: Question) -> Result<Told>;
 
     /// The first node with a worker that has failed, and the reason.
     fn failed(&self) -> Option<(usize, String)>;

@@ -24,6 +24,7 @@
 use std::path::PathBuf;
 
 use loch_engines::region::{Header, TableEntry};
+use loch_engines::scan::{Page, Step};
 use loch_engines::serve::Report;
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +33,9 @@ pub(crate) use crate::layout::facts::MemberFacts;
 use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX, TOLD_BYTES_MAX, TOLD_MAX};
 
 /// The version of everything in this module, and of what clients do in shared memory: since version
-/// 2 they wake the workers to which they send requests; version 3 names the fabric.
-pub(crate) const PROTOCOL: u32 = 3;
+/// 2 they wake the workers to which they send requests; version 3 names the fabric; version 4 has
+/// scans.
+pub(crate) const PROTOCOL: u32 = 4;
 
 /// A request of a client to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,13 +71,44 @@ pub(crate) enum Request {
         /// The endpoint.
         endpoint: u64,
     },
-    /// Asks what the workers of a node have of a table.
-    Inspect {
+    /// Asks the workers of a node.
+    Ask {
         /// The node. Where memory is not shared, the client's own node asks the others.
         node: u16,
-        /// The number of the table in the directory.
-        table: u32,
+        /// The question.
+        question: Question,
     },
+}
+
+/// A question to the workers of a table on a node: what they have, or for keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Question {
+    /// The number of the table in the directory.
+    pub table: u32,
+    /// The keys that are asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan: Option<WorkerScan>,
+}
+
+/// A step of a scan by one worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WorkerScan {
+    /// The worker's number on its node.
+    pub worker: u16,
+    /// The step.
+    pub step: Step,
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Told {
+    /// What the workers have.
+    Inspected(Inspected),
+    /// The keys that the worker has found.
+    Scanned(Page),
 }
 
 /// Asks for access to a table's memory on a node.
@@ -135,8 +168,8 @@ pub(crate) enum Reply {
         /// The node's side of the connection, in the fabric's format.
         answer: serde_json::Value,
     },
-    /// The data of the workers.
-    Inspected(Inspected),
+    /// The workers' answer.
+    Told(Told),
     /// The request was refused.
     Refused(Refused),
 }
@@ -422,6 +455,9 @@ impl Decoder {
 
 #[cfg(test)]
 mod tests {
+    use loch_engines::limits::KEY_BYTES_MAX;
+    use loch_engines::scan::{Cursor, Key};
+
     use super::*;
     use proptest::prelude::*;
 
@@ -441,8 +477,13 @@ mod tests {
             unreliable: true,
             offer: serde_json::json!({"qp": u64::MAX}),
         });
-        let inspect = Request::Inspect { node: 1, table: 2 };
-        vec![hello(), Request::OpenSession {}, close, Request::Member { node: 1 }, connect, inspect]
+        let inspect = Request::Ask { node: 1, question: Question { table: 2, scan: None } };
+        let from = Cursor { place: 9, noted: vec![u64::MAX, 2], waited: 3 };
+        let step = Step { from, prefix: vec![0, 255] };
+        let scan = Some(WorkerScan { worker: 4, step });
+        let scan = Request::Ask { node: 1, question: Question { table: 2, scan } };
+        let (open, member) = (Request::OpenSession {}, Request::Member { node: 1 });
+        vec![hello(), open, close, member, connect, inspect, scan]
     }
 
     fn all(decoder: &mut Decoder) -> Result<Vec<Vec<u8>>, WireError> {
@@ -467,7 +508,13 @@ mod tests {
             reason: String::new(),
         });
         let refused = Reply::Refused(Refused::new(Code::Order, "hello comes first"));
-        for reply in [welcome, refused, Reply::Closed {}] {
+        // The longest key has room in a frame.
+        let key = vec![0xab; KEY_BYTES_MAX];
+        let key = Key { key, value_bytes: 1 << 40, version: u64::MAX, expires_at_ms: Some(0) };
+        let page = Page { keys: vec![key.clone(); 1], next: Some(Cursor::default()) };
+        let scanned = Reply::Told(Told::Scanned(page));
+        for reply in [welcome, refused, scanned, Reply::Closed {}] {
+            assert!(encode(&reply).len() <= FRAME_BYTES_MAX + 4);
             assert_eq!(decode_reply(&encode(&reply)[4..]), Ok(reply));
         }
     }
@@ -505,10 +552,10 @@ mod tests {
 
     #[test]
     fn other_versions_are_told_apart_from_garbage() {
-        let newer = br#"{"hello":{"protocol":4,"client":"x","colours":["red"]}}"#;
-        assert_eq!(decode_request(newer), Err(WireError::Protocol { theirs: 4 }));
+        let newer = br#"{"hello":{"protocol":9,"client":"x","colours":["red"]}}"#;
+        assert_eq!(decode_request(newer), Err(WireError::Protocol { theirs: 9 }));
         for bad in [
-            &br#"{"hello":{"protocol":3,"client":"x","read_only":false,"more":1}}"#[..],
+            &br#"{"hello":{"protocol":4,"client":"x","read_only":false,"more":1}}"#[..],
             br#"{"open_session":{"more":1}}"#,
             br#"{"open_session":{}} "tail""#,
             br#"{"close_session":{"slot":-1,"incarnation":1}}"#,
@@ -518,6 +565,15 @@ mod tests {
         ] {
             let decoded = decode_request(bad);
             assert!(matches!(decoded, Err(WireError::Garbage { .. })), "{decoded:?}");
+        }
+    }
+
+    #[test]
+    fn the_digits_of_a_key_are_hexadecimal_and_come_in_pairs() {
+        for bad in ["0", "0g", "\u{e9}0", "+1"] {
+            let text =
+                format!(r#"{{"from":{{"place":0,"noted":[],"waited":0}},"prefix":"{bad}"}}"#);
+            assert!(serde_json::from_str::<Step>(&text).is_err(), "{bad}");
         }
     }
 

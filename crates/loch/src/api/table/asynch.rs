@@ -8,10 +8,11 @@ use loch_fabric::{Buf, lanes};
 
 use super::reservation::ValuePlace;
 use crate::client::batching::Batching;
+use crate::client::scanning::Scanned;
 use crate::limits::PREFIX_KEYS;
 use crate::{
-    Conditional, Expect, Lambda, Number, Pinned, PutOptions, Reservation, Result, Table, Value,
-    ValueRef, Version,
+    Conditional, Expect, Lambda, Number, Pinned, PutOptions, Reservation, Result, ScanCursor,
+    ScanPage, ScannedKey, Table, Value, ValueRef, Version,
 };
 
 /// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`]) or for any
@@ -410,6 +411,17 @@ impl<'a> AsyncTable<'a> {
         let delete = |key: usize| self.delete(keys[key].as_ref());
         self.many(keys.len(), delete, |key, had_value| deleted[key] = had_value).await?;
         Ok(deleted)
+    }
+
+    /// As [`Table::scan_page`]. Where the entries are in workers' memory, the thread waits.
+    ///
+    /// # Errors
+    /// As [`Table::scan_page`].
+    pub async fn scan_page(self, from: &ScanCursor, prefix: &[u8]) -> Result<ScanPage> {
+        self.table.check_process()?;
+        let Scanned { keys, next } = self.table.operations().scan(&from.0, prefix).await?;
+        let keys = keys.into_iter().map(ScannedKey::from).collect();
+        Ok(ScanPage { keys, next: next.map(ScanCursor) })
     }
 
     /// As [`Table::reserve`].

@@ -4,6 +4,7 @@ pub(crate) mod asynch;
 mod many;
 pub(crate) mod pinned;
 pub(crate) mod reservation;
+pub(crate) mod scan;
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -23,8 +24,8 @@ use crate::client::operations::Operations;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::session::table_session::TableSession;
 use crate::{
-    AsyncTable, CheckReport, Error, Lambda, Number, Pinned, Reservation, Result, Usage, Value,
-    Version,
+    AsyncTable, CheckReport, Error, Lambda, Number, Pinned, Reservation, Result, Scan, ScanCursor,
+    ScanPage, Usage, Value, Version,
 };
 
 /// A table of a cluster, for one thread: it can be sent to another thread, but not shared. Every
@@ -359,6 +360,39 @@ impl Table {
         block_on(self.asynch().reserve_with(key, len, options))
     }
 
+    /// Scans the table: an iterator over its keys, in no order, that reads page by page while other
+    /// clients are at work.
+    ///
+    /// A key that has a value from the beginning of the scan to its end is found, and perhaps more
+    /// than once. A key that is found had a value at some moment of the scan. Keys that come or go
+    /// meanwhile may be found or not.
+    ///
+    /// ```
+    /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
+    /// table.put_many(&[("user:1", "Ada"), ("user:2", "Grace"), ("colour", "green")])?;
+    /// let mut users = Vec::new();
+    /// for found in table.scan().prefix(b"user:") {
+    ///     let found = found?;
+    ///     users.push((found.key, found.value_bytes));
+    /// }
+    /// users.sort();
+    /// assert_eq!(users, [(b"user:1".to_vec(), 3), (b"user:2".to_vec(), 5)]);
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    pub fn scan(&self) -> Scan<'_> {
+        Scan::new(self)
+    }
+
+    /// The next keys of a scan that begin with `prefix`, and where the scan goes on. One call looks
+    /// at a bounded part of the table, so it may find nothing before the scan is at its end.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`], [`Error::Fabric`]; [`Error::Timeout`] if other clients keep
+    /// changing a slot; [`Error::NoScans`]. The page can be asked for again.
+    pub fn scan_page(&self, from: &ScanCursor, prefix: &[u8]) -> Result<ScanPage> {
+        block_on(self.asynch().scan_page(from, prefix))
+    }
+
     /// Walks the whole table and verifies its invariants, while other clients are at work.
     ///
     /// # Errors
@@ -616,6 +650,7 @@ mod tests {
             assert_forked(table.reduce(b"k", add));
             assert_forked(table.filter(b"k", Lambda::equal(1u64)));
             assert_forked(table.reserve(b"k", 1));
+            assert_forked(table.scan_page(&ScanCursor::default(), b""));
             assert_forked(table.check());
             assert_forked(table.usage());
             drop(table);

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The version of the prefaces and of everything after them.
-pub(super) const PROTOCOL: u16 = 3;
+pub(super) const PROTOCOL: u16 = 4;
 
 /// Carries the bytes between two nodes.
 pub(super) trait Channel: Read + Write + Send {

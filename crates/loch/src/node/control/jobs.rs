@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::node::control_client::Caller;
-use crate::session::wire::{Code, Connect, Refused, Reply};
+use crate::session::wire::{Code, Connect, Question, Refused, Reply};
 
 /// A job for the worker of a node.
 pub(super) enum Job {
@@ -19,9 +19,9 @@ pub(super) enum Job {
         ask: Connect,
         reply: Box<dyn FnOnce(Reply) + Send>,
     },
-    /// Ask the workers of a table what they have. A busy node is asked again until then.
-    Inspect {
-        table: u32,
+    /// Ask the workers. A busy node is asked again until then.
+    Ask {
+        question: Question,
         until: Instant,
         reply: Box<dyn FnOnce(Reply) + Send>,
     },

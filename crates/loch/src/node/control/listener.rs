@@ -432,10 +432,9 @@ impl InboundLink<'_> {
                     Err(refused) => ControlReply::Refused(refused),
                 }
             }
-            ControlRequest::Inspect { table } => self
-                .plane
-                .inspect_own(table)
-                .map_or_else(ControlReply::Refused, ControlReply::Inspected),
+            ControlRequest::Ask(question) => {
+                self.plane.ask_own(question).map_or_else(ControlReply::Refused, ControlReply::Told)
+            }
             ControlRequest::Ping { sessions_taken } => {
                 self.plane.members.count_sessions(home, sessions_taken);
                 ControlReply::Pong { sessions_taken: self.plane.members.sessions_taken() }

@@ -18,8 +18,8 @@ pub(super) fn serve(plane: &ControlPlane, mut jobs: Jobs) {
         match jobs.next(pause) {
             Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             Ok(Job::Wake) | Err(RecvTimeoutError::Timeout) => (),
-            Ok(Job::Inspect { table, reply, .. }) => {
-                reply(plane.inspect_own(table).map_or_else(Reply::Refused, Reply::Inspected));
+            Ok(Job::Ask { question, reply, .. }) => {
+                reply(plane.ask_own(question).map_or_else(Reply::Refused, Reply::Told));
             }
             Ok(Job::Connect { caller, ask, reply }) => {
                 let admitted = plane

@@ -1,8 +1,8 @@
 //! The messages between nodes. Their frames are those of [`wire`](crate::session::wire).
 //!
 //! ```text
-//! dialer     hello     living …   connect     fence …   inspect     ping   …
-//! acceptor    welcome        done    connected      done   inspected   pong
+//! dialer     hello     living …   connect     fence …   ask         ping   …
+//! acceptor    welcome        done    connected      done   told        pong
 //! ```
 //!
 //! A probe (`probe.rs`) has a link of its own, which ends after one question:
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::node::control_client::Caller;
-use crate::session::wire::{Connect, Inspected, Refused};
+use crate::session::wire::{Connect, Question, Refused, Told};
 
 /// A request of the node that dialed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +33,8 @@ pub(super) enum ControlRequest {
     Fence { callers: Vec<Caller> },
     /// Asks for a connection to be let in.
     Connect { caller: Caller, connect: Connect },
-    /// Asks what the workers of a table have.
-    Inspect { table: u32 },
+    /// Asks the workers.
+    Ask(Question),
     /// Asks who the acceptor is, in place of hello, for somebody who is no node.
     Probe {},
     /// Shows that the dialer is up.
@@ -53,8 +53,8 @@ pub(super) enum ControlReply {
     Later {},
     /// The connection was let in.
     Connected { answer: Value },
-    /// The workers have this.
-    Inspected(Inspected),
+    /// The workers' answer.
+    Told(Told),
     /// Tells which node answers, and lets in a connection that may READ while the link lives.
     Probed { hello: Hello, answer: Value },
     /// Shows that the acceptor is up.

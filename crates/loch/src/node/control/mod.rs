@@ -80,7 +80,7 @@ use crate::node::scrubber::ScrubberHandle;
 use crate::node::sessions::{SessionEnd, Sessions};
 use crate::node::workers::Inspector;
 use crate::session::slot::SessionId;
-use crate::session::wire::{Code, Connect, Inspected, Refused, Reply};
+use crate::session::wire::{Code, Connect, Question, Refused, Reply, Told};
 use crate::{Error, Result};
 
 use credentials::Credentials;
@@ -247,14 +247,15 @@ impl ControlPlane {
         }
     }
 
-    /// Asks the workers of a table of this node what they have.
-    fn inspect_own(&self, table: u32) -> Result<Inspected, Refused> {
+    /// Asks the workers of this node.
+    fn ask_own(&self, question: Question) -> Result<Told, Refused> {
         let (sender, told) = mpsc::channel();
         // If the caller has given up, the receiver is gone.
-        let answer = Box::new(move |inspected| drop(sender.send(inspected)));
-        if !self.inspector.get().is_some_and(|inspector| inspector.inspect(table as usize, answer))
-        {
-            return Err(Refused::new(Code::Other, format!("table {table} has no workers there")));
+        let answer = Box::new(move |answer| drop(sender.send(answer)));
+        let table = question.table;
+        if !self.inspector.get().is_some_and(|inspector| inspector.ask(question, answer)) {
+            let text = format!("table {table} has no such workers there");
+            return Err(Refused::new(Code::Other, text));
         }
         let told = told.recv_timeout(ASK_TIMEOUT);
         told.map_err(|_| Refused::new(Code::Busy, "its workers have too much to do to tell"))
@@ -364,13 +365,13 @@ impl ControlClient for ControlPlane {
         self.enqueue(caller, ask, Box::new(move |reply| replies.send(token, reply)));
     }
 
-    fn inspect(&self, node: u16, table: u32, replies: Arc<ReplyQueue>, token: u64) {
+    fn ask(&self, node: u16, question: Question, replies: Arc<ReplyQueue>, token: u64) {
         let reply = Box::new(move |reply| replies.send(token, reply));
         match self.jobs.get(usize::from(node)) {
             // As for a connection, a worker that has ended drops the job.
             Some(queue) => {
                 let until = Instant::now() + INSPECT_TIMEOUT;
-                drop(queue.send(Job::Inspect { table, until, reply }));
+                drop(queue.send(Job::Ask { question, until, reply }));
             }
             None => reply(no_node(node)),
         }

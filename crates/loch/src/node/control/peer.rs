@@ -22,7 +22,7 @@ use crate::limits::{
     PING_INTERVAL, REDIAL_PAUSE, REDIAL_PAUSE_MAX,
 };
 use crate::node::control_client::Caller;
-use crate::session::wire::{Code, Connect, Refused, Reply};
+use crate::session::wire::{Code, Connect, Question, Refused, Reply};
 
 /// The worker's state.
 pub(super) struct PeerWorker {
@@ -63,10 +63,10 @@ impl PeerWorker {
                     let answer = self.connect(caller, ask);
                     reply(answer.map_or_else(Reply::Refused, |a| Reply::Connected { answer: a }));
                 }
-                Ok(Job::Inspect { table, until, reply }) => match self.inspect(table) {
+                Ok(Job::Ask { question, until, reply }) => match self.ask_workers(&question) {
                     // Other jobs for the node, such as fencing, come in between.
                     Reply::Refused(busy) if busy.code == Code::Busy && Instant::now() < until => {
-                        let again = Job::Inspect { table, until, reply };
+                        let again = Job::Ask { question, until, reply };
                         drop(self.plane.jobs[self.node].send(again));
                     }
                     told => reply(told),
@@ -204,10 +204,10 @@ impl PeerWorker {
         }
     }
 
-    fn inspect(&mut self, table: u32) -> Reply {
-        let refused = match self.ask(&ControlRequest::Inspect { table }, ADMIT_TIMEOUT) {
+    fn ask_workers(&mut self, question: &Question) -> Reply {
+        let refused = match self.ask(&ControlRequest::Ask(question.clone()), ADMIT_TIMEOUT) {
             None => self.plane.members.why_away(self.node),
-            Some(ControlReply::Inspected(told)) => return Reply::Inspected(told),
+            Some(ControlReply::Told(told)) => return Reply::Told(told),
             Some(ControlReply::Refused(refused)) => refused,
             Some(other) => {
                 self.lose(out_of_turn(&other));

@@ -1,12 +1,13 @@
-//! Asks a node's workers what they have of a table.
+//! Asks a node's workers what they have of a table, or for keys of it.
 
 use std::collections::HashMap;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, Weak};
 
+use loch_engines::scan::Step;
 use loch_fabric::shm::Bell;
 
-use crate::session::wire::Inspected;
+use crate::session::wire::{Inspected, Question, Told};
 
 /// Asks the workers of a node.
 #[derive(Clone, Default)]
@@ -19,15 +20,23 @@ pub(crate) struct Inspector {
 #[derive(Clone)]
 struct Recipient {
     table: usize,
-    sender: Sender<Inspect>,
+    sender: Sender<Asked>,
     bell: Bell,
+}
+
+/// What a worker is asked for.
+pub(in crate::node) enum Asked {
+    /// To report what it has.
+    Inspect(Inspect),
+    /// To list keys, and to call this with the page.
+    Scan(Box<Step>, Answer),
 }
 
 /// Asks a worker to report what it has.
 pub(in crate::node) struct Inspect(Arc<Mutex<Collect>>);
 
-/// Is called with the reports of all workers of a table.
-type Answer = Box<dyn FnOnce(Inspected) + Send>;
+/// Is called with the reports of all workers of a table, or with the page of one.
+pub(in crate::node) type Answer = Box<dyn FnOnce(Told) + Send>;
 
 /// Collects the reports of a table's workers, which come one by one.
 struct Collect {
@@ -45,19 +54,36 @@ impl Inspect {
         collect.left -= 1;
         if collect.left == 0 {
             for answer in std::mem::take(&mut collect.answers) {
-                answer(collect.reported.clone());
+                answer(Told::Inspected(collect.reported.clone()));
             }
         }
     }
 }
 
 impl Inspector {
-    /// Asks the workers of a table to report what they have; `answer` gets the sum of all reports.
-    /// Returns `false` if the table has no workers with data of their own.
+    /// Asks the workers of a table. Returns `false` if the table has no such workers with data of
+    /// their own.
+    pub fn ask(&self, question: Question, answer: Answer) -> bool {
+        let table = question.table as usize;
+        let to: Vec<_> = self.to.iter().filter(|it| it.table == table).collect();
+        match question.scan {
+            None => self.inspect(table, &to, answer),
+            Some(scan) => match to.get(usize::from(scan.worker)) {
+                Some(it) => {
+                    // As for a report: a worker that has ended drops the question.
+                    let _ = it.sender.send(Asked::Scan(Box::new(scan.step), answer));
+                    it.bell.ring();
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+
+    /// Asks for the sum of all reports.
     ///
     /// A worker walks all its entries for a report. Questions that come meanwhile share the report.
-    pub fn inspect(&self, table: usize, answer: Answer) -> bool {
-        let to: Vec<_> = self.to.iter().filter(|it| it.table == table).collect();
+    fn inspect(&self, table: usize, to: &[&Recipient], answer: Answer) -> bool {
         if to.is_empty() {
             return false;
         }
@@ -75,14 +101,14 @@ impl Inspector {
         all.insert(table, Arc::downgrade(&collect));
         for it in to {
             // A worker that has ended does not report: the answer is dropped with the question.
-            let _ = it.sender.send(Inspect(collect.clone()));
+            let _ = it.sender.send(Asked::Inspect(Inspect(collect.clone())));
             it.bell.ring();
         }
         true
     }
 
-    /// Adds a worker of a table.
-    pub(in crate::node) fn add(&mut self, table: usize, sender: Sender<Inspect>, bell: Bell) {
+    /// Adds a worker of a table, the next by its number.
+    pub(in crate::node) fn add(&mut self, table: usize, sender: Sender<Asked>, bell: Bell) {
         self.to.push(Recipient { table, sender, bell });
     }
 }

@@ -10,12 +10,13 @@ use loch_engines::epoch::Session;
 use loch_engines::lines::{Line, Near};
 use loch_engines::log::Logging;
 use loch_engines::registry::Shared;
+use loch_engines::scan::Page;
 use loch_engines::serve::{self, Attached, Next, Report, WorkerError, WorkerHost, WorkerSite};
 use loch_fabric::{RegionId, Zeroed};
 
 use super::housekeeper::HousekeeperThread;
 use super::idle_backoff::IdleBackoff;
-use super::inspector::Inspect;
+use super::inspector::Asked;
 use super::transport::NodeTransport;
 use super::{WorkersStatus, log};
 use crate::layout::memory::ClusterMemory;
@@ -25,6 +26,7 @@ use crate::node::registered::{CalledFunctions, TableFunctions};
 use crate::node::sessions::{SessionEnd, Sessions};
 use crate::node::storage::FileStorage;
 use crate::session::slot::SessionId;
+use crate::session::wire::Told;
 
 /// A worker's part of the node.
 pub(super) struct WorkerSetup {
@@ -55,9 +57,9 @@ pub(super) struct ThreadHost<T> {
     is_open: Cell<bool>,
     /// The lock of the log, for as long as the worker has its log.
     log_lock: RefCell<Option<File>>,
-    requests: Receiver<Inspect>,
+    requests: Receiver<Asked>,
     /// The question that was put to the worker, until it reports.
-    asked: RefCell<Option<Inspect>>,
+    asked: RefCell<Option<Asked>>,
     idle: RefCell<IdleBackoff>,
     /// Busy turns since the host last looked for something else to do.
     turns: Cell<u32>,
@@ -69,7 +71,7 @@ impl<T> ThreadHost<T> {
         transport: T,
         status: Arc<WorkersStatus>,
         latest_memory: Arc<LatestMemory>,
-        requests: Receiver<Inspect>,
+        requests: Receiver<Asked>,
         idle: IdleBackoff,
     ) -> Self {
         Self {
@@ -114,7 +116,11 @@ impl<T> ThreadHost<T> {
         if asked.is_none() {
             *asked = self.requests.try_recv().ok();
         }
-        if asked.is_some() { Next::Report } else { Next::Turn }
+        match &*asked {
+            None => Next::Turn,
+            Some(Asked::Inspect(_)) => Next::Report,
+            Some(Asked::Scan(step, _)) => Next::Scan(step.clone()),
+        }
     }
 }
 
@@ -205,8 +211,17 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
     }
 
     fn report(&self, report: Report) {
-        let asked = self.asked.take().expect("the worker was asked");
-        asked.report(report.into());
+        match self.asked.take() {
+            Some(Asked::Inspect(asked)) => asked.report(report.into()),
+            _ => unreachable!("the worker was not asked for a report"),
+        }
+    }
+
+    fn scanned(&self, page: Page) {
+        match self.asked.take() {
+            Some(Asked::Scan(_, answer)) => answer(Told::Scanned(page)),
+            _ => unreachable!("the worker was not asked for a page"),
+        }
     }
 
     fn is_stopping(&self) -> bool {

@@ -18,9 +18,9 @@ use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT, INSPECT_TIMEOUT};
 use crate::node::control_client::{Caller, ControlClient, Readers};
 use crate::node::sessions::SessionEnd;
 use crate::node::workers::Inspector;
-use crate::node::workers::inspector::Inspect;
+use crate::node::workers::inspector::Asked;
 use crate::session::slot::Process;
-use crate::session::wire::{Code, Inspected, Reply};
+use crate::session::wire::{Code, Inspected, Question, Reply, Told};
 
 const READER: Caller = Caller::Reader { connection: 9, endpoint: 1 };
 
@@ -244,14 +244,21 @@ fn workers_that_take_long_to_tell_are_waited_for() {
         let sender = sender.clone();
         let reply = Box::new(move |reply| drop(sender.send(reply)));
         let until = Instant::now() + INSPECT_TIMEOUT;
-        rig.control(0).plane().jobs[1].send(Job::Inspect { table: 5, until, reply }).unwrap();
+        rig.control(0).plane().jobs[1]
+            .send({
+                let question = Question { table: 5, scan: None };
+                Job::Ask { question, until, reply }
+            })
+            .unwrap();
     }
     // A session that ends meanwhile is fenced.
     rig.places[0].sessions.close_all_of(Process::own());
     eventually("it is out", || rig.admitted(1).is_empty());
     drop(release);
     for _ in 0..2 {
-        let Reply::Inspected(told) = replies.recv().unwrap() else { panic!("it was not told") };
+        let Reply::Told(Told::Inspected(told)) = replies.recv().unwrap() else {
+            panic!("it was not told")
+        };
         assert!((1..=2).contains(&told.entries), "{told:?}");
     }
 }
@@ -322,8 +329,13 @@ fn nodes_that_do_not_fit_together_say_why() {
 impl Inspector {
     /// An inspector of one worker of a table, which reports the result of `tell`.
     pub fn of_one(table: usize, mut tell: impl FnMut() -> Inspected + Send + 'static) -> Self {
-        let (sender, asked) = mpsc::channel::<Inspect>();
-        std::thread::spawn(move || asked.iter().for_each(|it| it.report(tell())));
+        let (sender, asked) = mpsc::channel::<Asked>();
+        std::thread::spawn(move || {
+            asked.iter().for_each(|it| {
+                let Asked::Inspect(it) = it else { panic!("it has no keys") };
+                it.report(tell())
+            })
+        });
         let mut inspector = Self::default();
         inspector.add(table, sender, Bell::private().unwrap());
         inspector
