@@ -21,7 +21,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 use commands::{
-    check, completions, delete, doctor, filter, get, put, reduce, serve, stats, update,
+    check, completions, delete, doctor, filter, get, put, reduce, serve, stats, touch, update,
 };
 use outcome::Answer;
 
@@ -55,6 +55,7 @@ enum Command {
     Put(put::PutArgs),
     Get(get::GetArgs),
     Delete(delete::DeleteArgs),
+    Touch(touch::TouchArgs),
     Update(update::UpdateArgs),
     Reduce(reduce::ReduceArgs),
     Filter(filter::FilterArgs),
@@ -92,6 +93,7 @@ impl Command {
             Command::Put(args) => put::run(args),
             Command::Get(args) => get::run(&args),
             Command::Delete(args) => delete::run(&args),
+            Command::Touch(args) => touch::run(&args),
             Command::Update(args) => update::run(&args),
             Command::Reduce(args) => reduce::run(&args),
             Command::Filter(args) => filter::run(&args),

@@ -60,6 +60,7 @@ pub use api::lambda::{Builtin, Element, Function, Integer, Lambda, Number};
 pub use api::table::asynch::AsyncTable;
 pub use api::table::pinned::Pinned;
 pub use api::table::reservation::Reservation;
+pub use api::table::touch::Expiry;
 pub use api::table::{Conditional, Expect, PutOptions, Table};
 pub use api::value::{Value, ValueRef, Version};
 pub use client::counters::Counters;

@@ -10,6 +10,7 @@ pub mod put;
 pub mod reduce;
 pub mod serve;
 pub mod stats;
+pub mod touch;
 pub mod update;
 
 mod key;
