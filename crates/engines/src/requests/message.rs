@@ -82,9 +82,6 @@ enum Code {
     TouchVersion,
 }
 
-/// The operations with an operand.
-const WITH_OPERAND: [Code; 3] = [Code::PutIfVersion, Code::FetchAdd, Code::TouchVersion];
-
 /// The flag of a request that gives a value an expiry.
 const EXPIRES: u8 = 1;
 
@@ -268,7 +265,8 @@ impl Ticket {
     pub(super) fn told_len([kind, lens]: [u64; 2]) -> usize {
         let [code, flags, low, high, ..] = kind.to_le_bytes();
         let is_keyless = [Code::Hello, Code::Packet, Code::ReadPacket].map(|it| it as u8);
-        let has_operand = WITH_OPERAND.map(|it| it as u8);
+        let has_operand =
+            [Code::PutIfVersion, Code::FetchAdd, Code::TouchVersion].map(|it| it as u8);
         let key_less_one = usize::from(u16::from_le_bytes([low, high]));
         let key = if is_keyless.contains(&code) { 0 } else { key_less_one + 1 };
         let words = usize::from(flags & EXPIRES) + usize::from(has_operand.contains(&code));
@@ -301,7 +299,7 @@ impl Ticket {
 
     #[inline]
     fn has_operand(&self) -> bool {
-        WITH_OPERAND.contains(&self.code)
+        matches!(self.code, Code::PutIfVersion | Code::FetchAdd | Code::TouchVersion)
     }
 
     #[inline]
@@ -352,9 +350,11 @@ impl Ticket {
             value_len: (words[2] >> 32) as u32,
         };
         let puts = matches!(code, Code::Put | Code::PutIfAbsent | Code::PutIfVersion);
-        let brings = puts || code == Code::Append || ticket.is_packet();
-        let expires = puts || matches!(code, Code::Touch | Code::TouchVersion);
-        let fits = (flags == 0 || expires) && (ticket.value_len == 0 || brings);
+        let brings = code == Code::Append || ticket.is_packet();
+        let touches = matches!(code, Code::Touch | Code::TouchVersion);
+        let fits = puts
+            || flags == 0 && (ticket.value_len == 0 || brings)
+            || touches && ticket.value_len == 0;
         let known = flags & !EXPIRES == 0;
         (known && fits && ticket.number != 0 && ticket.session != 0).then_some(ticket)
     }
