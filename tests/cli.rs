@@ -207,6 +207,28 @@ fn what_is_appended_comes_behind_the_value() {
 }
 
 #[test]
+fn a_value_is_touched_and_so_lives_longer_or_for_ever() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    node.loch(&["touch", "k", "--ttl", "5m"]).expect(1, &["k has no value"]);
+    node.loch(&["get", "k", "--touch", "5m"]).expect(1, &["k has no value"]);
+    node.loch(&["put", "k", "v", "--ttl", "5m"]).expect(0, &[]);
+    let version = node.loch(&["touch", "k", "--persist", "--show-version"]);
+    let version = version.expect(0, &[]).text().trim().to_owned();
+    let put = node.loch(&["put", "k", "w", "--if-version", &version, "--ttl", "5m"]);
+    put.expect(0, &[]);
+    assert_eq!(node.loch(&["get", "k", "--persist"]).expect(0, &[]).text(), "w");
+    assert_eq!(node.loch(&["get", "k", "--touch", "50ms"]).expect(0, &[]).text(), "w");
+    wait_for("the value to expire", || (node.loch(&["get", "k"]).code == Some(1)).then_some(()));
+    node.loch(&["touch", "k"]).expect(2, &["--ttl"]);
+    for arguments in
+        [["touch", "k", "--ttl", "5s", "--persist"], { ["get", "k", "--touch", "5s", "--persist"] }]
+    {
+        node.loch(&arguments).expect(2, &["cannot be used with"]);
+    }
+}
+
+#[test]
 fn a_value_with_a_lifetime_expires() {
     let dir = private_dir();
     let node = Node::start(dir.path(), "n", SMALL);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use loch::lanes::{block_on, run};
 use loch::{
-    AsyncTable, Cluster, Conditional, ConnectOptions, Error, Expect, Pinned, PutOptions, Value,
-    ValueRef, Version,
+    AsyncTable, Cluster, Conditional, ConnectOptions, Error, Expect, Expiry, Pinned, PutOptions,
+    Value, ValueRef, Version,
 };
 use loch_history::{Answer, Ask};
 use rand::{RngExt, SeedableRng};
@@ -29,6 +29,8 @@ const OF_THE_CROWD: f64 = 0.25;
 const IN_BATCHES: f64 = 0.1;
 /// The most keys of a batch.
 const BATCH_KEYS: usize = 8;
+/// The time to live that a TOUCH gives: longer than any run.
+const FAR_OFF: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many GETs pin the value, which then has to stay as it is during the lane's next operation.
 const PINNED: f64 = 0.2;
 
@@ -225,6 +227,7 @@ impl Client<'_> {
             // Sums of random numbers tell what was added.
             16..18 if is_counter(key) => Ask::Add(random.random()),
             16..18 => Ask::Append(tag),
+            18 => Ask::Touch(tag),
             _ => Ask::Delete,
         };
         (key, ask)
@@ -256,6 +259,15 @@ impl Client<'_> {
                 let version = table.append(&name, &value_of(tag)).await;
                 version.map(|version| Answer::Stored(version.as_u64()))
             }
+            Ask::Touch(tag) if tag & 1 == 0 => {
+                let touched = table.touch(&name, Expiry::In(FAR_OFF)).await;
+                let stored = |version: Version| Answer::Stored(version.as_u64());
+                touched.map(|version| version.map_or(Answer::Refused(None), stored))
+            }
+            Ask::Touch(_) => table.get_and_touch(&name, Expiry::Never).await.map(|found| {
+                let tag = |value: Value| (self.tag(key, &value), value.version().as_u64());
+                Answer::Found(found.map(tag))
+            }),
             Ask::Delete => table.delete(&name).await.map(Answer::Deleted),
             Ask::Add(add) => table.fetch_add(&name, add).await.map(Answer::Before),
             Ask::Update(_) | Ask::Expire(_) => unreachable!("none is chosen"),

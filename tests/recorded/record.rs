@@ -128,6 +128,7 @@ fn words_of_ask(ask: Ask) -> [u64; 3] {
         Ask::Update(Update::AddIfPresent(add)) => [9, add, 0],
         Ask::Expire(value) => [10, value, 0],
         Ask::Append(piece) => [11, piece, 0],
+        Ask::Touch(tag) => [12, tag, 0],
     }
 }
 
@@ -145,6 +146,7 @@ fn ask_of_words(words: [u64; 3]) -> Ask {
         [9, add, _] => Ask::Update(Update::AddIfPresent(add)),
         [10, value, _] => Ask::Expire(value),
         [11, piece, _] => Ask::Append(piece),
+        [12, tag, _] => Ask::Touch(tag),
         _ => panic!("nothing that is asked: {words:?}"),
     }
 }
@@ -200,6 +202,7 @@ fn what_is_recorded_can_be_read() {
         (Ask::Update(Update::AddIfPresent(2)), Answer::Done),
         (Ask::Get, Answer::Value(6)),
         (Ask::Put(7), Answer::NoEffect),
+        (Ask::Touch(7), Answer::Stored(10)),
     ];
     let recorder = Recorder::create(&path);
     let numbers = all.map(|(ask, _)| recorder.called(3, ask));

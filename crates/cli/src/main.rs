@@ -21,7 +21,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 use commands::{
-    check, completions, delete, doctor, filter, get, put, reduce, scan, serve, stats, update,
+    check, completions, delete, doctor, filter, get, put, reduce, scan, serve, stats, touch, update,
 };
 use outcome::Answer;
 
@@ -57,6 +57,7 @@ enum Command {
     Get(get::GetArgs),
     Delete(delete::DeleteArgs),
     Scan(scan::ScanArgs),
+    Touch(touch::TouchArgs),
     Update(update::UpdateArgs),
     Reduce(reduce::ReduceArgs),
     Filter(filter::FilterArgs),
@@ -95,6 +96,7 @@ impl Command {
             Command::Get(args) => get::run(&args),
             Command::Delete(args) => delete::run(&args),
             Command::Scan(args) => scan::run(&args),
+            Command::Touch(args) => touch::run(&args),
             Command::Update(args) => update::run(&args),
             Command::Reduce(args) => reduce::run(&args),
             Command::Filter(args) => filter::run(&args),

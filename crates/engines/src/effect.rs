@@ -37,6 +37,8 @@ pub enum NewValue<'a> {
     Number([u8; 8]),
     /// The bytes that APPEND joined.
     Joined(Vec<u8>),
+    /// The bytes of the present value, which TOUCH keeps.
+    Kept(Vec<u8>),
 }
 
 impl Deref for NewValue<'_> {
@@ -47,7 +49,7 @@ impl Deref for NewValue<'_> {
         match self {
             Self::Given(bytes) => bytes,
             Self::Number(bytes) => bytes,
-            Self::Joined(bytes) => bytes,
+            Self::Joined(bytes) | Self::Kept(bytes) => bytes,
         }
     }
 }
@@ -93,6 +95,13 @@ impl<'a> Operation<'a> {
                 let expires_at_ms = present.and_then(|present| present.expires_at_ms);
                 (Outcome::Stored(version), store(NewValue::Joined(joined), expires_at_ms))
             }
+            Operation::Touch { of, options } => match present {
+                Some(present) if of.is_none_or(|of| of == present.version) => {
+                    let kept = NewValue::Kept(present.value.to_vec());
+                    (Outcome::Stored(version), store(kept, options.expires_at_ms))
+                }
+                _ => (Outcome::Refused(there), Effect::Nothing),
+            },
         })
     }
 }
@@ -173,6 +182,24 @@ mod tests {
         let short = Versioned { value: &b"short"[..], ..PRESENT };
         let wrong = Operation::FetchAdd(1).on(Some(short), 4);
         assert_eq!(wrong, Err(EngineError::NotACounter { len: 5 }));
+    }
+
+    #[test]
+    fn touch_changes_the_expiry_and_the_version_alone() {
+        let touch = |of, expires_at_ms| {
+            let options = PutOptions { expires_at_ms };
+            Operation::Touch { of, options }.on(Some(PRESENT), 4)
+        };
+        let kept = || NewValue::Kept(b"eightful".to_vec());
+        for (of, expires_at_ms) in [(None, Some(20)), (None, None), (Some(3), Some(1))] {
+            let touched = Ok((Outcome::Stored(4), store(kept(), expires_at_ms)));
+            assert_eq!(touch(of, expires_at_ms), touched);
+        }
+        assert_eq!(touch(Some(2), None), Ok((Outcome::Refused(Some(3)), Effect::Nothing)));
+        for of in [None, Some(3)] {
+            let absent = Operation::Touch { of, options: PutOptions::default() }.on(None, 4);
+            assert_eq!(absent, Ok((Outcome::Refused(None), Effect::Nothing)));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use loch_fabric::{Buf, Fabric, VerbCount};
 
 use crate::error::EngineError;
-use crate::limits::KEY_BYTES_MAX;
+use crate::limits::{KEY_BYTES_MAX, TOUCHES_MAX};
 use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
 
 /// A client of a table: one thread's session and endpoint, and the operations it has under way.
@@ -103,6 +103,49 @@ pub trait Kv {
         self.execute(key, Operation::Append(bytes)).await?.stored()
     }
 
+    /// Gives the present value of `key` another expiry, in one atomic step: its bytes stay, its
+    /// version is new. Returns that version; `None` if the key has no value, and then still has
+    /// none.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`].
+    async fn touch(&self, key: &[u8], options: PutOptions) -> Result<Option<u64>, EngineError> {
+        let touch = Operation::Touch { of: None, options };
+        Ok(match self.execute(key, touch).await?.conditional()? {
+            Conditional::Done(version) => Some(version),
+            Conditional::Refused(_) => None,
+        })
+    }
+
+    /// As [`Kv::touch`], and returns the value, with its new version and expiry. The bytes read for
+    /// it are put into `buf`.
+    ///
+    /// This is a GET, and a TOUCH on the condition that the value is still the one that was found,
+    /// as often as it takes. The whole takes effect when that TOUCH does.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`]; [`EngineError::Timeout`] if other clients kept changing the value, and
+    /// [`EngineError::NoVersions`] if the table has no versions and the engine no shorter way.
+    async fn get_and_touch(
+        &self,
+        key: &[u8],
+        options: PutOptions,
+        mut buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        let began_us = self.fabric().now_us();
+        for _ in 0..TOUCHES_MAX {
+            let Some(found) = self.get(key, buf).await? else { return Ok(None) };
+            let touch = Operation::Touch { of: Some(found.version()), options };
+            match self.execute(key, touch).await?.conditional()? {
+                Conditional::Done(version) => return Ok(Some(found.touched(version, options))),
+                // The value was deleted, or has expired.
+                Conditional::Refused(None) => return Ok(None),
+                Conditional::Refused(Some(_)) => buf = found.into_buf(),
+            }
+        }
+        Err(EngineError::Timeout { timeout_us: self.fabric().now_us() - began_us })
+    }
+
     /// Ends the client in good order: it starts no more operations and leaves nothing behind.
     ///
     /// # Errors
@@ -167,6 +210,18 @@ impl<A: Kv, B: Kv<Fabric = A::Fabric>> Kv for OneOf<A, B> {
         match self {
             Self::First(client) => client.execute(key, operation).await,
             Self::Second(client) => client.execute(key, operation).await,
+        }
+    }
+
+    async fn get_and_touch(
+        &self,
+        key: &[u8],
+        options: PutOptions,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        match self {
+            Self::First(client) => client.get_and_touch(key, options, buf).await,
+            Self::Second(client) => client.get_and_touch(key, options, buf).await,
         }
     }
 

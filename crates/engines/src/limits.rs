@@ -50,6 +50,9 @@ pub const LOOKS_MAX: usize = 64;
 /// Slabs swept for retired entries before new memory is leased.
 pub const SWEEP_SLABS: usize = 4;
 
+/// Attempts of a GET-and-touch that finds another value each time it touches what it found.
+pub const TOUCHES_MAX: usize = 1000;
+
 /// Chunk descriptors that a search for a slab reads at a time: those of 1 GiB. The next search goes
 /// on where this one found its slab, so its cost does not grow with the data table.
 pub const SEARCH_CHUNKS: u64 = 16 << 10;

@@ -91,6 +91,14 @@ pub enum Operation<'a> {
     /// Appends these bytes to the value, which still expires when it did. A key without a value
     /// gets these bytes as a value that does not expire.
     Append(&'a [u8]),
+    /// Gives the present value another expiry. The value keeps its bytes and gets a new version. A
+    /// key without a value still has none.
+    Touch {
+        /// The version that the value must have, if it must have a certain one.
+        of: Option<u64>,
+        /// The new expiry.
+        options: PutOptions,
+    },
 }
 
 impl<'a> Operation<'a> {
@@ -127,9 +135,10 @@ pub enum Outcome<'a> {
     Absent,
     /// CONTAINS: whether there is a value.
     Contained(bool),
-    /// A PUT of any kind, or an APPEND, was done: the version of the new value.
+    /// A PUT of any kind, an APPEND or a TOUCH was done: the version of the new value.
     Stored(u64),
-    /// The condition did not hold: the version of the present value, if there is one.
+    /// The condition did not hold, or there is no value to touch: the version of the present value,
+    /// if there is one.
     Refused(Option<u64>),
     /// DELETE: whether there was a value.
     Deleted(bool),
@@ -150,7 +159,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// The outcome of a conditional PUT.
+    /// The outcome of a conditional PUT, or of a TOUCH.
     ///
     /// # Errors
     /// As [`Outcome::stored`].
@@ -272,6 +281,12 @@ impl Value {
     #[inline]
     pub fn expires_at_ms(&self) -> Option<u64> {
         Some(self.expires_at_ms).filter(|at| *at != 0)
+    }
+
+    /// The same bytes after a TOUCH, which gave the value this version and this expiry.
+    #[must_use]
+    pub fn touched(self, version: u64, options: PutOptions) -> Self {
+        Self { version, expires_at_ms: options.expires_at_ms.unwrap_or(0), ..self }
     }
 
     /// The buffer, for the next GET.

@@ -39,6 +39,8 @@ pub enum Bug {
     AbsorbAnything,
     /// A PUT whose CAS expected a remembered word also counts as done.
     AbsorbSpeculative,
+    /// A TOUCH PUTs the bytes that it has read, whatever value the key has by now.
+    TouchPutsAnyway,
     /// A move does not remove tentative inserts of its key.
     NoMoveScan,
     /// A move does not change a free home's tag.

@@ -17,7 +17,7 @@ use crate::kv_direct::{self, Compute};
 use crate::nessie::hash::TableMap;
 use crate::nessie::{self, AnyClient};
 use crate::net::{Access, Connect, Net};
-use crate::operation::{Operation, Outcome, Value};
+use crate::operation::{Operation, Outcome, PutOptions, Value};
 use crate::region::{TableEntry, TableParams};
 use crate::requests::mailboxes::MailedRequests;
 use crate::requests::{RequestMap, Service};
@@ -328,6 +328,20 @@ macro_rules! engines {
                 }
             }
 
+            /// As [`Kv::get_and_touch`].
+            pub fn get_and_touch<'a>(
+                &'a self,
+                key: &'a [u8],
+                options: PutOptions,
+                buf: Buf,
+            ) -> Operating<'a, Option<Value>> {
+                match self {
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(client) => Box::pin(client.get_and_touch(key, options, buf)),)*
+                    Self::NeedsSession(client) => Box::pin(client.get_and_touch(key, options, buf)),
+                }
+            }
+
             /// As [`Kv::detach`].
             pub fn detach(&self) -> Operating<'_, ()> {
                 match self {
@@ -369,6 +383,15 @@ impl<N: Net> Kv for Client<N> {
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
         Self::execute(self, key, operation).await
+    }
+
+    async fn get_and_touch(
+        &self,
+        key: &[u8],
+        options: PutOptions,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        Self::get_and_touch(self, key, options, buf).await
     }
 
     async fn detach(&self) -> Result<(), EngineError> {

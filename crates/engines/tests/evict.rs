@@ -3,6 +3,7 @@
 mod cluster;
 
 use cluster::{Plan, TestCluster};
+use loch_engines::Kv;
 use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::{Client, PutOptions};
 use loch_fabric::shm::ShmEndpoint;
@@ -111,6 +112,24 @@ fn what_is_read_stays_and_what_is_not_goes() {
     // All were read in the last round.
     let cold = present(&client, 1000..39_000, 100);
     assert!((5000..13_000).contains(&cold), "{cold}");
+    check(&client);
+}
+
+#[test]
+fn what_is_touched_stays_as_what_is_read_does() {
+    let cluster = TestCluster::new(plan(2 << 20, 1 << 14));
+    let client = cluster.client(0);
+    let hot = 0..1000;
+    hot.clone().for_each(|i| put(&client, &key(i), &value(i, 100)));
+    let options = PutOptions { expires_at_ms: Some(u64::MAX) };
+    let mut survived = 0;
+    for round in 1..40 {
+        (round * 1000..(round + 1) * 1000).for_each(|i| put(&client, &key(i), &value(i, 100)));
+        let touch = |i: &u64| block_on(client.touch(&key(*i), options)).unwrap().is_some();
+        survived = hot.clone().filter(touch).count();
+    }
+    assert!(survived > 950, "{survived} of 1000 that are touched all the time");
+    assert!(present(&client, hot, 100) > 950);
     check(&client);
 }
 

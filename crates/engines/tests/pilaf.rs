@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use loch_engines::EngineError;
 use loch_engines::limits::{PILAF_MOVES_KEPT, SCAN_PAGE_KEYS};
+use loch_engines::log::Change;
 use loch_engines::operation::{Expect, Operation, Outcome, PutOptions};
 use loch_engines::pilaf::{Prepared, Reader, Shape, Store};
 use loch_engines::scan::{Cursor, Step};
@@ -113,6 +114,38 @@ fn conditions_and_counters() {
     assert_eq!(rig.get(b"n").unwrap().0, 4u64.to_le_bytes());
     let third = version(rig.execute(b"k", Operation::Append(b"w")));
     assert_eq!(rig.get(b"k"), Some((b"vw".to_vec(), third)));
+    rig.sound();
+}
+
+#[test]
+fn a_touch_is_a_change_that_a_log_can_repeat() {
+    let mut rig = Rig::new(shape(1 << 20, 64));
+    let touch = |of, expires_at_ms| Operation::Touch { of, options: PutOptions { expires_at_ms } };
+    assert_eq!(rig.execute(b"k", touch(None, None)), Ok(Outcome::Refused(None)));
+    let first = rig.put(b"k", b"value").unwrap();
+    let later = rig.fabric.wall_ms() + 60_000;
+    let Ok(Outcome::Stored(second)) = rig.execute(b"k", touch(None, Some(later))) else {
+        panic!("it has a value");
+    };
+    assert_eq!(rig.get(b"k"), Some((b"value".to_vec(), second)));
+    let refused = rig.execute(b"k", touch(Some(first), None));
+    assert_eq!(refused, Ok(Outcome::Refused(Some(second))));
+    let operation = touch(Some(second), Some(later + 1));
+    let prepared = rig.store.prepare(&rig.fabric, b"k", &operation);
+    let Ok(Prepared::Staged(staged)) = prepared else { panic!("{prepared:?}") };
+    let change = staged.change(&operation);
+    let Change::Put { value, version, expires_at_ms } = change else { panic!("{staged:?}") };
+    assert_eq!((value, expires_at_ms), (&b"value"[..], Some(later + 1)));
+    // A log holds the value anew, so it needs no record of its own for this.
+    let mut recovered = Rig::new(shape(1 << 20, 64));
+    recovered.store.replay(&recovered.fabric, b"k", change).unwrap();
+    let found = block_on(recovered.reader.get(&recovered.fabric, b"k", Buf::new()));
+    let found = found.unwrap().expect("it was replayed");
+    assert_eq!((&found[..], found.version(), found.expires_at_ms()), {
+        (&b"value"[..], version, Some(later + 1))
+    });
+    rig.store.abort(staged);
+    assert_eq!(rig.get(b"k"), Some((b"value".to_vec(), second)));
     rig.sound();
 }
 

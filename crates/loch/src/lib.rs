@@ -61,6 +61,7 @@ pub use api::table::asynch::AsyncTable;
 pub use api::table::pinned::Pinned;
 pub use api::table::reservation::Reservation;
 pub use api::table::scan::{ParseScanCursorError, Scan, ScanCursor, ScanPage, ScannedKey};
+pub use api::table::touch::Expiry;
 pub use api::table::{Conditional, Expect, PutOptions, Table};
 pub use api::value::{Value, ValueRef, Version};
 pub use client::counters::Counters;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime};
 use loch::engines::registry::EngineId;
 use loch::lanes::{block_on, run};
 use loch::{
-    ByteSize, Cluster, Conditional, ConnectOptions, EmbeddedConfig, Error, Expect, FabricKind,
-    Node, NodeConfig, PutOptions, ScanCursor, Table, TableConfig, Version,
+    ByteSize, Cluster, Conditional, ConnectOptions, EmbeddedConfig, Error, Expect, Expiry,
+    FabricKind, Node, NodeConfig, PutOptions, ScanCursor, Table, TableConfig, Version,
 };
 use ports::free_address;
 
@@ -392,6 +392,109 @@ fn an_appended_value_expires_when_it_did_before(kind: &Kind) {
     assert_eq!((&value[..], value.expires_at()), (&b"new"[..], None));
 }
 
+fn a_touched_value_keeps_its_bytes_and_gets_another_expiry(kind: &Kind) {
+    let table = kind.open();
+    let expires = |key: &[u8]| table.get(key).unwrap().and_then(|value| value.expires_at());
+    let value: Vec<u8> = (0..kind.value_max.min(600)).map(|i| i as u8).collect();
+    for key in [&b"short"[..], b"long"] {
+        let value = if key == b"long" { &value[..] } else { b"v" };
+        let first = table.put(key, value).unwrap();
+        let minute = Expiry::In(Duration::from_secs(60));
+        let second = table.touch(key, minute).unwrap().expect("it has a value");
+        let found = table.get(key).unwrap().unwrap();
+        assert!(found.version() == second && second != first && found[..] == *value);
+        let lives = found.expires_at().unwrap().duration_since(SystemTime::now()).unwrap();
+        assert!((30..61).contains(&lives.as_secs()), "{lives:?}");
+        let stale = table.put_if_version(key, b"x", first).unwrap();
+        assert_eq!(stale, Conditional::Refused(Some(second)));
+        // At a time, later, never; and the same with the value.
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 34);
+        assert!(table.touch(key, Expiry::At(at)).unwrap().is_some());
+        assert_eq!(expires(key), Some(at));
+        let found = table.get_and_touch(key, minute).unwrap().unwrap();
+        assert_eq!((found.expires_at(), &found[..]), (expires(key), value));
+        assert!(expires(key).is_some_and(|expires| expires < at));
+        let found = table.get_and_touch(key, Expiry::Never).unwrap().unwrap();
+        assert_eq!((found.expires_at(), &found[..]), (None, value));
+        let again = table.get(key).unwrap().unwrap();
+        assert_eq!((again.version(), again.expires_at(), &again[..]), {
+            (found.version(), None, value)
+        });
+        assert!(table.touch(key, minute).unwrap().is_some());
+        assert!(table.touch(key, Expiry::Never).unwrap().is_some());
+        assert_eq!(expires(key), None);
+    }
+    // The table still has room and is sound, however often a value is touched.
+    for _ in 0..200 {
+        table.touch(b"long", Expiry::In(Duration::from_secs(60))).unwrap().unwrap();
+        table.get_and_touch(b"long", Expiry::Never).unwrap().unwrap();
+    }
+    assert_eq!(bytes(&table, b"long"), Some(value));
+    let report = table.check().unwrap();
+    assert_eq!((report.broken, report.values, report.unshown), (vec![], 2, 0));
+}
+
+fn a_touch_brings_no_value_back(kind: &Kind) {
+    let table = kind.open();
+    let minute = Expiry::In(Duration::from_secs(60));
+    let is_absent = |key: &[u8]| {
+        assert_eq!(table.touch(key, minute).unwrap(), None);
+        assert!(table.get_and_touch(key, Expiry::Never).unwrap().is_none());
+        assert_eq!(bytes(&table, key), None);
+        assert!(matches!(table.put_if_absent(key, b"new").unwrap(), Conditional::Done(_)));
+    };
+    is_absent(b"never there");
+    table.put(b"deleted", b"v").unwrap();
+    table.delete(b"deleted").unwrap();
+    is_absent(b"deleted");
+    table.put_with(b"expired", b"v", PutOptions { ttl: Some(Duration::ZERO) }).unwrap();
+    is_absent(b"expired");
+    // An expiry in the past is an end at once; the value is returned for the last time.
+    let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    let before_time = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+    for expiry in [Expiry::In(Duration::ZERO), Expiry::At(past), Expiry::At(before_time)] {
+        table.put(b"ended", b"v").unwrap();
+        assert!(table.touch(b"ended", expiry).unwrap().is_some());
+        assert_eq!(bytes(&table, b"ended"), None);
+        table.put(b"ended", b"w").unwrap();
+        let last = table.get_and_touch(b"ended", expiry).unwrap().unwrap();
+        assert_eq!(&last[..], b"w");
+        assert_eq!(bytes(&table, b"ended"), None);
+    }
+    is_absent(b"ended");
+    for refused in [table.touch(b"", minute).err(), table.get_and_touch(b"", minute).err()] {
+        assert!(matches!(refused, Some(Error::KeyEmpty)), "{refused:?}");
+    }
+}
+
+/// Whatever comes between, a touch changes neither a number nor a value.
+fn touches_beside_other_operations_lose_no_update(kind: &Kind) {
+    let table = kind.open();
+    let lanes = table.asynch();
+    let minute = Expiry::In(Duration::from_secs(60));
+    let work = (0..120u64).map(|i| async move {
+        match i % 4 {
+            0 => assert!(lanes.fetch_add(b"number", 1).await.is_ok()),
+            1 => assert!(lanes.append(b"pieces", &[i as u8]).await.is_ok()),
+            2 => {
+                lanes.touch(b"number", minute).await.unwrap();
+                lanes.touch(b"pieces", Expiry::Never).await.unwrap();
+            }
+            _ => {
+                let found = lanes.get_and_touch(b"pieces", minute).await.unwrap();
+                assert!(found.is_none_or(|found| found.expires_at().is_some()));
+                let found = lanes.get_and_touch(b"number", Expiry::Never).await.unwrap();
+                assert!(found.is_none_or(|found| found.len() == 8 && found.expires_at().is_none()));
+            }
+        }
+    });
+    block_on(run(20, work, |()| ()));
+    assert_eq!(table.fetch_add(b"number", 0).unwrap(), 30);
+    let mut pieces = bytes(&table, b"pieces").unwrap();
+    pieces.sort_unstable();
+    assert!(pieces.into_iter().eq((0..120u8).filter(|i| i % 4 == 1)));
+}
+
 fn bytes_that_many_append_are_all_there_in_one_order(kind: &Kind) {
     let table = kind.open();
     let lanes = table.asynch();
@@ -697,6 +800,8 @@ macro_rules! suite {
             a_value_with_a_time_to_live_expires numbers_are_added_to
             appended_bytes_come_behind_the_value an_appended_value_expires_when_it_did_before
             bytes_that_many_append_are_all_there_in_one_order
+            a_touched_value_keeps_its_bytes_and_gets_another_expiry a_touch_brings_no_value_back
+            touches_beside_other_operations_lose_no_update
             many_at_a_time_come_back_in_order batches_do_what_single_operations_do
             lanes_mix_all_operations
             a_value_is_written_in_place a_pinned_value_stays_what_it_is

@@ -24,9 +24,13 @@ pub enum Ask {
     /// To have its value with this one behind it, which is [`appended`]; a key without a value gets
     /// this one.
     Append(u64),
+    /// To have its value with another expiry, if it has one. The tag names that expiry, if there is
+    /// one: the value then ends by [`Ask::Expire`] with this tag, and not with its own any more.
+    Touch(u64),
     /// To have the result of a function of its number.
     Update(Update),
-    /// To have no value if it has this one, or one that was appended to it, and its time has come.
+    /// To have no value if it has this one, or one that was appended to it, and its expiry is still
+    /// its own; or if it was last touched with this tag. Its time has come.
     /// No client requests an expiry, so the outcome is unknown. It is called at the earliest moment
     /// at which some clock may say that the value has expired. From then on it happens once, or not
     /// at all, because no outcome is ever reported.
@@ -63,13 +67,14 @@ pub enum Update {
 /// An answer of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
-    /// GET: the value and its version, or nothing.
+    /// GET: the value and its version, or nothing. TOUCH that returns the value: the same, with the
+    /// new version.
     Found(Option<(u64, u64)>),
     /// GET of a store that reports no versions: the value.
     Value(u64),
     /// GET that reports only that there is a value.
     Present,
-    /// A PUT of any kind took effect: the version the store gave the value.
+    /// A PUT of any kind or a TOUCH took effect: the version the store gave the value.
     Stored(u64),
     /// It took effect, and the answer says nothing else. After such a DELETE there is no value,
     /// whether or not there was one before.
@@ -122,7 +127,7 @@ impl Operation {
     /// a DELETE that nobody called. Its outcome is unknown, so it may have happened or not.
     #[must_use]
     pub fn eviction(&self) -> Option<Self> {
-        let writes = !matches!(self.ask, Ask::Get | Ask::Delete | Ask::Expire(_));
+        let writes = !matches!(self.ask, Ask::Get | Ask::Delete | Ask::Touch(_) | Ask::Expire(_));
         let (client, returned, outcome) = (u32::MAX, u64::MAX, Outcome::Unknown);
         writes.then_some(Self { client, ask: Ask::Delete, returned, outcome, ..*self })
     }
@@ -179,17 +184,22 @@ impl Operation {
                 Some(value)
             }
             Ask::Get | Ask::Delete | Ask::Add(_) | Ask::Append(_) | Ask::Update(_) => None,
-            Ask::Expire(_) => None,
+            Ask::Touch(_) | Ask::Expire(_) => None,
         }
+    }
+
+    /// The tag of the expiry that it gives the present value.
+    pub(crate) fn touch(&self) -> Option<u64> {
+        if let Ask::Touch(tag) = self.ask { Some(tag) } else { None }
     }
 
     /// Whether it certainly changed nothing.
     pub(crate) fn is_read(&self) -> bool {
         match self.outcome {
+            Outcome::Known(Answer::Found(Some(_)) | Answer::Value(_)) => self.ask == Ask::Get,
             Outcome::Known(answer) => matches!(
                 answer,
-                Answer::Found(_)
-                    | Answer::Value(_)
+                Answer::Found(None)
                     | Answer::Present
                     | Answer::Refused(_)
                     | Answer::Held

@@ -14,7 +14,8 @@ pub(crate) enum Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub value: Value,
-    /// The value to which this one was appended, if it was: both expire together.
+    /// The value to which this one was appended, if it was: both expire together. After a TOUCH its
+    /// tag.
     pub root: Value,
     /// `None`: the version was not reported so far; it differs from the reported versions of all
     /// other values.
@@ -86,6 +87,7 @@ impl Step {
                 let held = self.effect(state, is_new)??;
                 Some(Some(Held { version: Some(version), ..held }))
             }
+            (Ask::Touch(_), answer) => self.touched(answer, state, is_new),
             (Ask::Put(_), Answer::Stored(version)) => given(version),
             (Ask::PutIfAbsent(_), Answer::Stored(version)) => {
                 if state.is_some() {
@@ -111,6 +113,24 @@ impl Step {
         }
     }
 
+    /// The state after a TOUCH with this answer.
+    fn touched(&self, answer: Answer, state: State, is_new: impl Fn(u64) -> bool) -> Option<State> {
+        let (value, version) = match answer {
+            Answer::Found(None) | Answer::Refused(None) => return state.is_none().then_some(None),
+            Answer::Done => (None, None),
+            Answer::Value(value) => (Some(value), None),
+            Answer::Stored(version) => (None, Some(version)),
+            Answer::Found(Some((value, version))) => (Some(value), Some(version)),
+            _ => return None,
+        };
+        let is_it = |held: &Held| value.is_none_or(|value| held.value == Value::Number(value));
+        if version.is_some_and(|version| !is_new(version)) {
+            return None;
+        }
+        let held = self.effect(state.filter(is_it), is_new)??;
+        Some(Some(Held { version, ..held }))
+    }
+
     fn effect(&self, state: State, is_new: impl Fn(u64) -> bool) -> Option<State> {
         let written = Some(self.written(None));
         match self.ask {
@@ -119,6 +139,10 @@ impl Step {
             Ask::PutIfAbsent(_) => state.is_none().then_some(written),
             Ask::PutIfVersion { version, .. } => state?.named(version, is_new).map(|_| written),
             Ask::Delete => state.map(|_| None),
+            Ask::Touch(tag) => {
+                let touched = |held| Held { root: Value::Number(tag), version: None, ..held };
+                state.map(|held| Some(touched(held)))
+            }
             Ask::Expire(value) => {
                 state.filter(|held| held.root == Value::Number(value)).map(|_| None)
             }
@@ -145,11 +169,13 @@ impl Step {
 
     /// The versions that this step reports, the version of the state before it first.
     pub fn versions(&self) -> [Option<u64>; 2] {
-        let gives = match self.answer {
-            Some(Answer::Stored(version)) => Some(version),
+        let gives = match (self.ask, self.answer) {
+            (_, Some(Answer::Stored(version)))
+            | (Ask::Touch(_), Some(Answer::Found(Some((_, version))))) => Some(version),
             _ => None,
         };
         let sees = match (self.ask, self.answer) {
+            (Ask::Touch(_), Some(Answer::Found(_))) => None,
             (_, Some(Answer::Found(found))) => found.map(|(_, version)| version),
             (_, Some(Answer::Refused(version))) => version,
             (Ask::PutIfVersion { version, .. }, _) => Some(version),
@@ -161,9 +187,9 @@ impl Step {
     /// Whether it leaves every state as it is.
     pub fn is_read(&self) -> bool {
         match self.answer {
+            Some(Answer::Found(Some(_)) | Answer::Value(_)) => self.ask == Ask::Get,
             Some(
-                Answer::Found(_)
-                | Answer::Value(_)
+                Answer::Found(None)
                 | Answer::Present
                 | Answer::Refused(_)
                 | Answer::Held

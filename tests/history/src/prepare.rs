@@ -9,7 +9,7 @@
 //! 2. **A write that was seen has happened.** If a value has one writer, and no update can have
 //!    made it, then the writer took effect before the first operation that saw the value returned.
 //!    So the writer must be in the order, with that return as its own; and if a GET saw the value,
-//!    its version is known too.
+//!    its version is known too, unless the value may have been touched.
 //! 3. **Unseen values are alike.** Only the presence of such a value can matter. So two blind PUTs
 //!    of unseen values are interchangeable, and the one that expires first may be taken first. The
 //!    same is true of DELETEs, and of each kind of conditional PUT. Rules 2 and 3 are not used
@@ -82,11 +82,18 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
         _ => None,
     };
     let expiring: HashSet<u64> = operations.iter().filter_map(expires).collect();
+    // TOUCHes after which nothing expires are alike.
+    let named = |ask| match ask {
+        Ask::Touch(tag) if !expiring.contains(&tag) => Ask::Touch(0),
+        ask => ask,
+    };
+    // A value that was touched is seen with another version than that of the PUT.
+    let touches = operations.iter().any(|operation| matches!(operation.ask, Ask::Touch(_)));
     let (mut must, mut may) = (Vec::new(), Vec::new());
     for (origin, operation) in operations.iter().enumerate() {
         let &Operation { ask, called, .. } = operation;
         let at = |answer, returned, unseen| {
-            let step = Step { ask, answer, unseen };
+            let step = Step { ask: named(ask), answer, unseen };
             Prepared { step, called, returned, class: 0, origin }
         };
         match operation.outcome {
@@ -103,6 +110,7 @@ pub(crate) fn prepare(operations: &[Operation]) -> OfKey {
                     (Some(Account { writers: 1, version, .. }), Some(seen))
                         if !open_sums && seen >= called && operation.value() != Some(0) =>
                     {
+                        let version = version.filter(|_| !touches);
                         must.push(at(version.map(Answer::Stored), seen.min(until), false));
                     }
                     _ => {

@@ -66,8 +66,8 @@ pub(crate) fn shrink_key(operations: &[Operation], budget: u64) -> Vec<Operation
         operation.is_known() || operation.value().is_some_and(|value| seen.contains(&value))
     };
     let told: HashSet<u64> =
-        left.iter().filter(|o| is_told(o)).filter_map(Operation::value).collect();
-    // The expiry of a value stays with the value.
+        left.iter().filter(|o| is_told(o)).filter_map(|o| o.value().or(o.touch())).collect();
+    // The expiry of a value stays with the value, or with what touched it.
     left.retain(|operation| match operation.ask {
         Ask::Expire(value) => told.contains(&value),
         _ => is_told(operation),
@@ -116,6 +116,10 @@ fn until(operations: &[Operation], moment: u64) -> Vec<Operation> {
 
 /// The shortest end that fails.
 fn cut_beginning(operations: Vec<Operation>, budget: u64) -> Vec<Operation> {
+    // A PUT of the state would not tell of the expiry that a TOUCH gave the value.
+    if operations.iter().any(|operation| matches!(operation.ask, Ask::Touch(_))) {
+        return operations;
+    }
     let mut cuts = Vec::new();
     let mut latest_return = None;
     let known: Vec<&Operation> = operations.iter().filter(|o| o.is_known()).collect();

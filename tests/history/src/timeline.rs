@@ -93,6 +93,7 @@ pub(crate) fn worded(operation: &Operation) -> (String, String) {
         Ask::Expire(value) => format!("{value} expires"),
         Ask::Add(add) => format!("add {add}"),
         Ask::Append(piece) => format!("append {piece}"),
+        Ask::Touch(tag) => format!("touch {tag}"),
         Ask::Update(Update::AddSaturating(add)) => format!("add {add} at most"),
         Ask::Update(Update::Exchange(value)) => format!("exchange for {value}"),
         Ask::Update(Update::CompareSwap { expected, value }) => {

@@ -295,6 +295,45 @@ fn what_is_appended_expires_with_the_value() {
 }
 
 #[test]
+fn a_touched_value_has_another_version_and_another_end() {
+    let expires = |value, at| unknown(Ask::Expire(value), at);
+    let touch =
+        |tag, called, version| known(Ask::Touch(tag), called, called + 1, Answer::Stored(version));
+    let found = |value, version, called| {
+        known(Ask::Get, called, called + 1, Answer::Found(Some((value, version))))
+    };
+    good(&[put(1, 0, 1), touch(7, 2, 301), found(1, 301, 4)]);
+    bad(&[put(1, 0, 1), touch(7, 2, 301), get(1, 4, 5)]);
+    bad(&[put(1, 0, 1), touch(7, 2, 101), get(1, 4, 5)]);
+    // One that returns the value.
+    let returned = |tag, called, value, version| {
+        let found = Answer::Found(Some((value, version)));
+        known(Ask::Touch(tag), called, called + 1, found)
+    };
+    good(&[put(1, 0, 1), returned(7, 2, 1, 301), found(1, 301, 4)]);
+    bad(&[put(1, 0, 1), put(2, 2, 3), returned(7, 4, 1, 301)]);
+    bad(&[put(1, 0, 1), returned(7, 2, 1, 101)]);
+    // It gives no value to a key that has none, and gives none back.
+    let none = |called| known(Ask::Touch(7), called, called + 1, Answer::Refused(None));
+    good(&[none(0), put(1, 2, 3), delete(true, 4, 5), none(6), nothing(8, 9)]);
+    bad(&[put(1, 0, 1), none(2)]);
+    bad(&[put(1, 0, 1), delete(true, 2, 3), touch(7, 4, 301)]);
+    bad(&[put(1, 0, 1), put(2, 2, 3), touch(7, 4, 301), found(1, 301, 6)]);
+    // Its expiry takes the place of the value's own.
+    good(&[put(1, 0, 1), expires(7, 3), touch(7, 2, 301), nothing(6, 7)]);
+    bad(&[put(1, 0, 1), expires(1, 3), touch(7, 2, 301), nothing(6, 7)]);
+    good(&[put(1, 0, 1), expires(1, 1), none(4), nothing(6, 7)]);
+    // What is not known to have happened may have.
+    let perhaps = unknown(Ask::Touch(7), 2);
+    for version in [101, 301] {
+        good(&[put(1, 0, 1), perhaps, found(1, version, 6)]);
+    }
+    good(&[unknown(Ask::Put(1), 0), touch(7, 2, 301), found(1, 301, 4)]);
+    good(&[put(1, 0, 1), perhaps, expires(7, 4), nothing(6, 7)]);
+    bad(&[put(1, 0, 1), perhaps, expires(1, 4), found(1, 301, 5), nothing(7, 8)]);
+}
+
+#[test]
 fn an_unseen_value_may_have_been_there() {
     let twice = [put(1, 0, 1), delete(true, 2, 3), delete(true, 4, 5)];
     bad(&twice);

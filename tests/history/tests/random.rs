@@ -20,6 +20,7 @@ struct Plan {
     lost: u32,
     adds: bool,
     appends: bool,
+    touches: bool,
     /// Whether there are updates other than ADD; and how many of a hundred answers say less than
     /// they could.
     updates: bool,
@@ -36,6 +37,7 @@ const PLAIN: Plan = Plan {
     lost: 0,
     adds: false,
     appends: false,
+    touches: false,
     updates: false,
     curt: 0,
     few_values: false,
@@ -72,6 +74,17 @@ impl Store {
                 let value = held.map_or(piece, |(value, _)| appended(value, piece));
                 Answer::Stored(self.store(key, value))
             }
+            Ask::Touch(_) if held.is_none() => Answer::Refused(None),
+            Ask::Touch(_) => {
+                let value = held.map_or(0, |(value, _)| value);
+                let version = self.store(key, value);
+                // Every other one returns the value.
+                if version & 1 == 0 {
+                    Answer::Stored(version)
+                } else {
+                    Answer::Found(Some((value, version)))
+                }
+            }
             Ask::Expire(_) => unreachable!("nobody is told of it"),
             Ask::Delete => Answer::Deleted(self.keys.remove(&key).is_some()),
             Ask::Add(add) => {
@@ -99,11 +112,12 @@ impl Store {
 /// A less precise answer, if there is one.
 fn curtly(ask: Ask, answer: Answer, random: &mut ChaCha8Rng) -> Answer {
     match (ask, answer) {
+        (Ask::Touch(_), Answer::Found(Some((value, _)))) => Answer::Value(value),
         (Ask::Get, Answer::Found(Some((value, _)))) => match random.random() {
             true => Answer::Value(value),
             false => Answer::Present,
         },
-        (Ask::Put(_) | Ask::PutIfAbsent(_) | Ask::Append(_), Answer::Stored(_))
+        (Ask::Put(_) | Ask::PutIfAbsent(_) | Ask::Append(_) | Ask::Touch(_), Answer::Stored(_))
         | (Ask::Update(Update::AddIfPresent(_)), Answer::Before(_))
         | (Ask::Delete, Answer::Deleted(_)) => Answer::Done,
         (Ask::PutIfAbsent(_), Answer::Refused(Some(_))) => Answer::Held,
@@ -125,7 +139,8 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
         let key = random.random_range(0..plan.keys);
         let value = if plan.few_values { random.random_range(1..4) } else { n as u64 + 1 };
         let (adds, appends) = (2 * u32::from(plan.adds), 2 * u32::from(plan.appends));
-        let kinds = 10 + adds + appends + 4 * u32::from(plan.updates);
+        let touches = 2 * u32::from(plan.touches);
+        let kinds = 10 + adds + appends + touches + 4 * u32::from(plan.updates);
         let ask = match random.random_range(0..kinds) {
             0..3 => Ask::Get,
             3..5 => Ask::Put(value),
@@ -140,6 +155,7 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
             8..10 => Ask::Delete,
             kind if kind < 10 + adds => Ask::Add(value),
             kind if kind < 10 + adds + appends => Ask::Append(value),
+            kind if kind < 10 + adds + appends + touches => Ask::Touch(value),
             kind => Ask::Update(match kind % 4 {
                 0 => Update::AddIfPresent(value),
                 1 => Update::AddSaturating([value, u64::MAX - 1][random.random_range(0..2usize)]),
@@ -207,15 +223,22 @@ fn corrupted(answer: Answer, random: &mut ChaCha8Rng, history: &[Operation]) -> 
 fn plan(operations: usize) -> impl Strategy<Value = Plan> {
     let lost = prop_oneof![Just(0), Just(50), Just(300)];
     let curt = prop_oneof![Just(0), Just(30), Just(100)];
-    let kinds = (any::<bool>(), any::<bool>(), any::<bool>(), curt, any::<bool>());
+    let kinds = (any::<[bool; 3]>(), any::<bool>(), curt, any::<bool>());
     (1..=operations, 1..5_u32, 1..3_u64, lost, kinds).prop_map(
-        |(operations, clients, keys, lost, (adds, appends, updates, curt, few_values))| Plan {
+        |(
+            operations,
+            clients,
+            keys,
+            lost,
+            ([adds, appends, touches], updates, curt, few_values),
+        )| Plan {
             operations,
             clients,
             keys,
             lost,
             adds,
             appends,
+            touches,
             updates,
             curt,
             few_values,

@@ -32,6 +32,15 @@ pub async fn ask(
             conditional(client.put_if(key, &bytes_of(value), expect, options).await?)
         }
         Ask::Append(tag) => Answer::Stored(client.append(key, &bytes_of(tag)).await?),
+        // Every other one returns the value: by its tag, of which either half counts.
+        Ask::Touch(tag) if (tag ^ tag >> 32) & 1 == 0 => {
+            let touched = client.touch(key, options).await?;
+            touched.map_or(Answer::Refused(None), Answer::Stored)
+        }
+        Ask::Touch(_) => {
+            let found = client.get_and_touch(key, options, Buf::new()).await?;
+            Answer::Found(found.map(|value| (tag_of(&value), value.version())))
+        }
         Ask::Delete => Answer::Deleted(client.delete(key).await?),
         Ask::Add(add) => Answer::Before(client.fetch_add(key, add).await?),
         Ask::Update(_) | Ask::Expire(_) => unreachable!("not every client has them"),

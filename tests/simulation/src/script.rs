@@ -42,6 +42,8 @@ pub struct Notes {
     pub expiries: RefCell<Vec<Operation>>,
     /// When a value expires, by the clock of its writer.
     expires_at_ms: RefCell<BTreeMap<u64, u64>>,
+    /// The expiries that TOUCHes gave the value of a key, whichever value that was.
+    touched_ms: RefCell<BTreeMap<u64, Vec<Option<u64>>>>,
 }
 
 impl Notes {
@@ -56,6 +58,7 @@ impl Notes {
             stays: RefCell::default(),
             expiries: RefCell::default(),
             expires_at_ms: RefCell::default(),
+            touched_ms: RefCell::default(),
         }
     }
 
@@ -74,6 +77,11 @@ impl Notes {
         });
         self.expires_at_ms.borrow_mut().insert(value, at);
         PutOptions { expires_at_ms: Some(at) }
+    }
+
+    /// Notes that a value is about to be touched.
+    fn touches(&self, key: u64, options: PutOptions) {
+        self.touched_ms.borrow_mut().entry(key).or_default().push(options.expires_at_ms);
     }
 
     /// A client begins an operation. Returns the operation's number.
@@ -128,7 +136,10 @@ impl Notes {
         let expires = found.expires_at_ms();
         let put = pieces.first().unwrap_or(&tag);
         let meant = self.expires_at_ms.borrow().get(put).copied();
-        if !is_number && (expires != meant || expires.is_some_and(|at| at <= called_ms)) {
+        let is_touched =
+            self.touched_ms.borrow().get(&key).is_some_and(|touched| touched.contains(&expires));
+        let is_meant = expires == meant || is_touched;
+        if !is_number && (!is_meant || expires.is_some_and(|at| at <= called_ms)) {
             let told = format!("{tag} of {key} expires at {expires:?}, shown at {called_ms}");
             self.absurd(told);
         }
@@ -347,7 +358,10 @@ async fn operate(
     let at = notes.called(client, number, key, ask);
     let patience_us = patience_us(setting, random);
     let options = match ask {
-        Ask::Put(value) | Ask::PutIfAbsent(value) | Ask::PutIfVersion { value, .. }
+        Ask::Put(value)
+        | Ask::PutIfAbsent(value)
+        | Ask::PutIfVersion { value, .. }
+        | Ask::Touch(value)
             if !is_number && setting.expires > 0.0 =>
         {
             let mut random = random.borrow_mut();
@@ -359,6 +373,9 @@ async fn operate(
         }
         _ => PutOptions::default(),
     };
+    if matches!(ask, Ask::Touch(_)) {
+        notes.touches(key, options);
+    }
     let answered = answer(client, key, ask, options, setting, notes);
     let outcome = match unless_dropped(client, patience_us, answered).await {
         None => Outcome::Unknown,
@@ -399,6 +416,7 @@ fn pick(
         10 if is_number => Ask::Add(1 + value % 7),
         10 if setting.appends => Ask::Append(value),
         10 => Ask::Put(value),
+        11 if setting.touches => Ask::Touch(value),
         _ => Ask::Get,
     }
 }
@@ -413,14 +431,18 @@ async fn answer(
 ) -> Result<Answer, EngineError> {
     let is_number = key < setting.numbers;
     let bytes_of = |tag: u64| value_of(tag, setting, is_number);
-    let called_ms = client.fabric().wall_ms();
+    // A TOUCH shows the value with its new expiry, which may be over by then.
+    let is_touch = matches!(asked, Ask::Touch(_));
+    let called_ms = if is_touch { 0 } else { client.fabric().wall_ms() };
     let tag_of = |found: &Value| notes.tag_of(found, key, called_ms, setting);
     let answer = ask(client, &key_name(key), asked, options, bytes_of, tag_of).await?;
     match (asked, answer) {
         // The version of an absorbed PUT is one that no client ever sees, like any other unseen
         // version.
-        (Ask::Get, Answer::Found(Some((_, version))))
-        | (Ask::Put(_) | Ask::Append(_), Answer::Stored(version)) => notes.told(key, version),
+        (Ask::Get | Ask::Touch(_), Answer::Found(Some((_, version))))
+        | (Ask::Put(_) | Ask::Append(_) | Ask::Touch(_), Answer::Stored(version)) => {
+            notes.told(key, version)
+        }
         _ => (),
     }
     Ok(answer)

@@ -121,6 +121,8 @@ pub struct Setting {
     pub deletes: u32,
     /// Whether some of the PUTs are APPENDs.
     pub appends: bool,
+    /// Whether some of the GETs are TOUCHes.
+    pub touches: bool,
     /// The share of steps in which a client moves a key instead.
     pub moves: f64,
     /// The share of operations that are batches, of GETs or of PUTs.
@@ -347,6 +349,7 @@ impl Workload {
             // Deleted keys are inserted again, and only inserts move other keys.
             deletes: if full || moves { 5 } else { 2 },
             appends: false,
+            touches: false,
             moves: if moves { random.random_range(0.2..0.8) } else { 0.0 },
             batches: 0.0,
             pins: 0.0,
@@ -537,6 +540,8 @@ fn few_entries(mut setting: Setting, random: &mut impl Rng) -> Setting {
 fn expiry(usual: Setting, random: &mut impl Rng) -> Setting {
     let mut setting = usual;
     setting.expires = random.random_range(0.2..0.9);
+    // It is not drawn, so that the rest of the setting stays as it was before there were TOUCHes.
+    setting.touches = setting.expires > 0.4;
     setting.keys = random.random_range(2..=6);
     setting.deletes = 1;
     setting.faults.wall_skew_ms = random.random_range(0..=2);

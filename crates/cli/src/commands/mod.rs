@@ -11,6 +11,7 @@ pub mod reduce;
 pub mod scan;
 pub mod serve;
 pub mod stats;
+pub mod touch;
 pub mod update;
 
 mod key;

@@ -28,7 +28,7 @@ use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::kv::Kv;
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
-use crate::operation::{Expect, Operation, Outcome, Value};
+use crate::operation::{Expect, Operation, Outcome, PutOptions, Value};
 use crate::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::requests::{ByWrite, Counts, RequestMap, Requester, Timing, WorkerId, WrittenReplies};
 
@@ -187,6 +187,22 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    /// Asks for an operation that returns the value.
+    async fn ask_for_value(
+        &self,
+        key: &[u8],
+        action: Action<'_>,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        match self.ask(key, action, buf).await? {
+            (Reply::Found { version, expires_at_ms, .. }, buf) => {
+                Ok(Some(Value::new_whole(buf, version, expires_at_ms)))
+            }
+            (Reply::Absent, _) => Ok(None),
+            _ => Err(strange()),
+        }
+    }
+
     /// Remembers the length of a value that was found, so that a packet's results fit its reply.
     pub(super) fn learn(&self, len: usize) {
         // The length falls slowly: one short value among long ones says little.
@@ -301,13 +317,18 @@ impl<F: Fabric> Kv for Client<F> {
     }
 
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        match self.ask(key, Action::Get, buf).await? {
-            (Reply::Found { version, expires_at_ms, .. }, buf) => {
-                Ok(Some(Value::new_whole(buf, version, expires_at_ms)))
-            }
-            (Reply::Absent, _) => Ok(None),
-            _ => Err(strange()),
-        }
+        self.ask_for_value(key, Action::Get, buf).await
+    }
+
+    /// In one step: the worker keeps the answer to a packet that changed something, and the values
+    /// in it, until the client has it.
+    async fn get_and_touch(
+        &self,
+        key: &[u8],
+        options: PutOptions,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        self.ask_for_value(key, Action::GetAndTouch(options), buf).await
     }
 
     async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
@@ -386,7 +407,8 @@ pub(super) fn error_of(failure: Failure, action: &Action<'_>) -> EngineError {
         Failure::Unfit => EngineError::UnfitFunction,
         Failure::Trapped(number) => EngineError::FunctionFailed { number },
         Failure::Unsupported => match action {
-            Action::PutIf { expect: Expect::Version(_), .. } => EngineError::NoVersions,
+            Action::PutIf { expect: Expect::Version(_), .. }
+            | Action::Touch { of: Some(_), .. } => EngineError::NoVersions,
             _ => EngineError::Unsupported,
         },
         Failure::NoRoom | Failure::Malformed => strange(),

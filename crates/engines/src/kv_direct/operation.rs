@@ -92,6 +92,16 @@ pub enum Action<'a> {
     /// Appends these bytes to the value, which still expires when it did. A key without a value
     /// gets these bytes as a value that does not expire.
     Append(&'a [u8]),
+    /// Gives the present value another expiry. The value keeps its bytes and gets a new version. A
+    /// key without a value still has none.
+    Touch {
+        /// The version that the value must have, if it must have a certain one.
+        of: Option<u64>,
+        /// The new expiry.
+        options: PutOptions,
+    },
+    /// Gives the present value another expiry, and returns the value.
+    GetAndTouch(PutOptions),
     /// Deletes the value.
     Delete,
     /// `update_scalar2scalar`: replaces the one element by the function's result for it; a key
@@ -129,6 +139,7 @@ impl<'a> From<Operation<'a>> for Action<'a> {
             Operation::Put { value, options } => Self::Put { value, options },
             Operation::PutIf { value, expect, options } => Self::PutIf { value, expect, options },
             Operation::Append(bytes) => Self::Append(bytes),
+            Operation::Touch { of, options } => Self::Touch { of, options },
             Operation::Delete => Self::Delete,
             Operation::FetchAdd(operand) => {
                 let function = Function::Builtin(Builtin::Add);
@@ -151,11 +162,12 @@ impl Action<'_> {
         }
     }
 
-    /// Whether elements are returned, perhaps as many as the value has.
+    /// Whether an action other than a GET returns elements or a value, perhaps all of it.
     pub fn returns_vector(&self) -> bool {
         matches!(
             self,
             Action::Filter(_)
+                | Action::GetAndTouch(_)
                 | Action::UpdateAll { returns: true, .. }
                 | Action::UpdateEach { returns: true, .. }
         )
@@ -171,7 +183,7 @@ impl Action<'_> {
 /// The outcome of an [`Action`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// GET: the value.
+    /// GET, and GET-and-touch: the value.
     Found {
         /// The value's version; 0 in a table without versions.
         version: u64,
@@ -184,9 +196,10 @@ pub enum Reply<'a> {
     Absent,
     /// CONTAINS: whether there is a value.
     Contained(bool),
-    /// A PUT of any kind, or an APPEND, was done: the version of the new value.
+    /// A PUT of any kind, an APPEND or a TOUCH was done: the version of the new value.
     Stored(u64),
-    /// The condition did not hold: the version of the present value, if there is one.
+    /// The condition did not hold, or there is no value to touch: the version of the present value,
+    /// if there is one.
     Refused(Option<u64>),
     /// DELETE: whether there was a value.
     Deleted(bool),

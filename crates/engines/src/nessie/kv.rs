@@ -10,6 +10,7 @@ use super::published;
 use crate::error::EngineError;
 use crate::kv::Kv;
 use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
+use crate::planted::{self, Bug};
 
 /// Forwards the methods that have the same names in both protocols.
 macro_rules! kv {
@@ -58,6 +59,13 @@ macro_rules! kv {
                         let appends = append(self, &self$(.$base)?, key, bytes);
                         Outcome::Stored(Box::pin(appends).await?)
                     }
+                    Operation::Touch { of, options } => {
+                        let touches = touch(self, &self$(.$base)?, key, of, options, Buf::new());
+                        match Box::pin(touches).await? {
+                            Ok(touched) => Outcome::Stored(touched.version()),
+                            Err(version) => Outcome::Refused(version),
+                        }
+                    }
                 })
             }
 
@@ -93,6 +101,16 @@ macro_rules! kv {
                 self.fetch_add(key, add)
             }
 
+            async fn get_and_touch(
+                &self,
+                key: &[u8],
+                options: PutOptions,
+                buf: Buf,
+            ) -> Result<Option<Value>, EngineError> {
+                let touches = touch(self, &self$(.$base)?, key, None, options, buf);
+                Ok(Box::pin(touches).await?.ok())
+            }
+
             fn detach(&self) -> impl Future<Output = Result<(), EngineError>> {
                 self.detach()
             }
@@ -126,5 +144,36 @@ async fn append<F: Fabric>(
             Conditional::Done(version) => return Ok(version),
             Conditional::Refused(_) => attempts.again(base).await?,
         }
+    }
+}
+
+/// TOUCH: a PUT of the same bytes on the condition that the value is still the one that was read,
+/// repeated until it succeeds. The linearization point is the PUT's. An entry is never changed
+/// while a slot names it, so a touch in place is not possible. Returns the value as it is then, or
+/// the version of the present value if there is none to touch, or not one of the version `of`.
+async fn touch<F: Fabric>(
+    client: &impl Kv<Fabric = F>,
+    base: &Client<F>,
+    key: &[u8],
+    of: Option<u64>,
+    options: PutOptions,
+    mut buf: Buf,
+) -> Result<Result<Value, Option<u64>>, EngineError> {
+    let mut attempts = Attempts::default();
+    loop {
+        let Some(found) = client.get(key, buf).await? else { return Ok(Err(None)) };
+        let version = found.version();
+        if of.is_some_and(|of| of != version) {
+            return Ok(Err(Some(version)));
+        }
+        if planted::is(Bug::TouchPutsAnyway) {
+            let version = client.put(key, &found, options).await?;
+            return Ok(Ok(found.touched(version, options)));
+        }
+        match client.put_if(key, &found, Expect::Version(version), options).await? {
+            Conditional::Done(version) => return Ok(Ok(found.touched(version, options))),
+            Conditional::Refused(_) => attempts.again(base).await?,
+        }
+        buf = found.into_buf();
     }
 }

@@ -33,7 +33,7 @@ pub struct Staged {
     new: Entry,
     /// The server's answer once the change is committed.
     pub outcome: Outcome<'static>,
-    /// The new value that FETCH_ADD or APPEND computed from the present one.
+    /// The new value that FETCH_ADD, APPEND or TOUCH made from the present one.
     made: Option<Vec<u8>>,
     expires_at_ms: Option<u64>,
 }
@@ -115,6 +115,15 @@ impl Store {
                 value.extend_from_slice(bytes);
                 made = Some(value);
                 (&[][..], PutOptions { expires_at_ms })
+            }
+            Operation::Touch { of, .. }
+                if version.is_none_or(|it| of.is_some_and(|of| of != it)) =>
+            {
+                return Ok(Prepared::Answer(Outcome::Refused(version)));
+            }
+            Operation::Touch { options, .. } => {
+                made = Some(self.value(fabric, alive.as_ref())?.0);
+                (&[][..], options)
             }
         };
         let value = made.as_deref().unwrap_or(given);

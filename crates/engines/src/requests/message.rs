@@ -78,9 +78,11 @@ enum Code {
     Packet,
     ReadPacket,
     Append,
+    Touch,
+    TouchVersion,
 }
 
-/// The flag of a request whose value expires.
+/// The flag of a request that gives a value an expiry.
 const EXPIRES: u8 = 1;
 
 /// Everything of a request but key and value. A worker keeps it while it serves the request.
@@ -166,7 +168,9 @@ impl<'a> Body<'a> {
     fn options(&self) -> PutOptions {
         let Self::One(Request { operation, .. }) = self else { return PutOptions::default() };
         match operation {
-            Operation::Put { options, .. } | Operation::PutIf { options, .. } => *options,
+            Operation::Put { options, .. }
+            | Operation::PutIf { options, .. }
+            | Operation::Touch { options, .. } => *options,
             _ => PutOptions::default(),
         }
     }
@@ -188,6 +192,8 @@ impl<'a> Body<'a> {
             Operation::Delete => Code::Delete,
             Operation::FetchAdd(_) => Code::FetchAdd,
             Operation::Append(_) => Code::Append,
+            Operation::Touch { of: None, .. } => Code::Touch,
+            Operation::Touch { of: Some(_), .. } => Code::TouchVersion,
         }
     }
 
@@ -197,7 +203,8 @@ impl<'a> Body<'a> {
         let Self::One(Request { operation, .. }) = self else { return None };
         match operation {
             Operation::PutIf { expect: Expect::Version(operand), .. }
-            | Operation::FetchAdd(operand) => Some(*operand),
+            | Operation::FetchAdd(operand)
+            | Operation::Touch { of: Some(operand), .. } => Some(*operand),
             _ => None,
         }
     }
@@ -258,7 +265,8 @@ impl Ticket {
     pub(super) fn told_len([kind, lens]: [u64; 2]) -> usize {
         let [code, flags, low, high, ..] = kind.to_le_bytes();
         let is_keyless = [Code::Hello, Code::Packet, Code::ReadPacket].map(|it| it as u8);
-        let has_operand = [Code::PutIfVersion, Code::FetchAdd].map(|it| it as u8);
+        let has_operand =
+            [Code::PutIfVersion, Code::FetchAdd, Code::TouchVersion].map(|it| it as u8);
         let key_less_one = usize::from(u16::from_le_bytes([low, high]));
         let key = if is_keyless.contains(&code) { 0 } else { key_less_one + 1 };
         let words = usize::from(flags & EXPIRES) + usize::from(has_operand.contains(&code));
@@ -291,7 +299,7 @@ impl Ticket {
 
     #[inline]
     fn has_operand(&self) -> bool {
-        matches!(self.code, Code::PutIfVersion | Code::FetchAdd)
+        matches!(self.code, Code::PutIfVersion | Code::FetchAdd | Code::TouchVersion)
     }
 
     #[inline]
@@ -343,7 +351,10 @@ impl Ticket {
         };
         let puts = matches!(code, Code::Put | Code::PutIfAbsent | Code::PutIfVersion);
         let brings = code == Code::Append || ticket.is_packet();
-        let fits = puts || flags == 0 && (ticket.value_len == 0 || brings);
+        let touches = matches!(code, Code::Touch | Code::TouchVersion);
+        let fits = puts
+            || flags == 0 && (ticket.value_len == 0 || brings)
+            || touches && ticket.value_len == 0;
         let known = flags & !EXPIRES == 0;
         (known && fits && ticket.number != 0 && ticket.session != 0).then_some(ticket)
     }
@@ -388,6 +399,8 @@ impl Ticket {
             Code::Delete => Operation::Delete,
             Code::FetchAdd => Operation::FetchAdd(operand),
             Code::Append => Operation::Append(value),
+            Code::Touch => Operation::Touch { of: None, options },
+            Code::TouchVersion => Operation::Touch { of: Some(operand), options },
         };
         Body::One(Request { key, operation })
     }
@@ -609,6 +622,8 @@ mod tests {
             Operation::Delete,
             Operation::FetchAdd(operand),
             Operation::Append(value),
+            Operation::Touch { of: None, options },
+            Operation::Touch { of: Some(operand), options },
         ];
         let packet = Body::Packet { bytes: value, is_read: operand.is_multiple_of(2) };
         operations.map(|operation| Body::one(key, operation)).into_iter().chain([packet]).collect()
@@ -669,7 +684,7 @@ mod tests {
         #[test]
         fn hostile_bytes_with_the_right_seal_do_not_panic(
             mut bytes in prop::collection::vec(any::<u8>(), 0..120),
-            code in 0u8..13, flags in 0u8..3, value_len in 0u32..64, key in 0u16..32,
+            code in 0u8..15, flags in 0u8..3, value_len in 0u32..64, key in 0u16..32,
         ) {
             // Bytes that are no message are dropped at once: these look like a request.
             if let Some(at) = bytes.len().checked_sub(REQUEST_TRAILER_BYTES) {
@@ -705,15 +720,15 @@ mod tests {
                 words[word] = words[word] & !clear | set;
                 Ticket::parse(words)
             };
-            for code in [0, Code::Append as u8 + 1, u8::MAX] {
+            for code in [0, Code::TouchVersion as u8 + 1, u8::MAX] {
                 assert_eq!(with(0, 0xff, u64::from(code)), None, "operation {code}");
             }
             assert_eq!(with(0, 0, 0x0200), None, "a flag that there is not");
             assert_eq!(with(1, (1 << SESSION_BITS) - 1, 0), None, "session 0");
             assert_eq!(with(3, !0xff, 0), None, "number 0");
             let brings = !body.value().is_empty();
-            let puts = brings && !ticket.is_packet() && ticket.code != Code::Append;
-            assert_eq!(with(0, 0, 0x0100).is_some(), puts, "only values expire: {body:?}");
+            let expires = body.options() != PutOptions::default();
+            assert_eq!(with(0, 0, 0x0100).is_some(), expires, "only values expire: {body:?}");
             assert_eq!(with(2, 0, 1 << 32).is_some(), brings, "it has no value: {body:?}");
         }
     }

@@ -126,7 +126,8 @@ async fn act(client: &Client<Watch>, ask: Ask) {
         6 | 7 => drop(client.delete(key).await),
         8 if ask.arg & 1 == 0 => drop(client.fetch_add(key, ask.arg as u64).await),
         8 => drop(client.append(key, value).await),
-        9 => drop(client.contains(key).await),
+        9 if ask.arg & 2 == 0 => drop(client.contains(key).await),
+        9 => drop(client.get_and_touch(key, options, Buf::new()).await),
         10 => {
             if let Ok(mut reserved) = client.reserve(key, ask.len, options).await
                 && reserved.write_at(0, value).is_ok()

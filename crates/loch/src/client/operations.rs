@@ -33,6 +33,14 @@ pub(crate) trait Operations: Send {
         operation: Operation<'a>,
     ) -> Operating<'a, Outcome<'static>>;
 
+    /// As [`Kv::get_and_touch`](loch_engines::Kv::get_and_touch).
+    fn get_and_touch<'a>(
+        &'a self,
+        key: &'a [u8],
+        options: PutOptions,
+        buf: Buf,
+    ) -> Operating<'a, Option<Value>>;
+
     /// As [`Compute::compute`].
     fn compute<'a>(
         &'a self,

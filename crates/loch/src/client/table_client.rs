@@ -327,6 +327,20 @@ where
         Box::pin(self.attempt(move || self.client.execute(key, operation), meaning))
     }
 
+    fn get_and_touch<'a>(
+        &'a self,
+        key: &'a [u8],
+        options: PutOptions,
+        buf: Buf,
+    ) -> Operating<'a, Option<Value>> {
+        if !N::BREAKS {
+            return self.client.get_and_touch(key, options, buf);
+        }
+        let buf = Cell::new(buf);
+        let touch = move || self.client.get_and_touch(key, options, buf.take());
+        Box::pin(self.attempt(touch, |error| error))
+    }
+
     fn compute<'a>(
         &'a self,
         key: &'a [u8],

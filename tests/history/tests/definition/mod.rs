@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use loch_history::{Answer, Ask, Operation, Outcome, Update, appended};
 
 /// A value, its version if it was reported, and the value to which it was appended, or the value
-/// itself.
+/// itself; after a TOUCH its tag.
 type State = Option<(u64, Option<u64>, u64)>;
 
 /// Whether operations on one key have an order.
@@ -133,6 +133,18 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
             *state = behind(*state, piece, None);
             true
         }
+        (Ask::Touch(_), Some(Answer::Found(None) | Answer::Refused(None))) => state.is_none(),
+        (Ask::Touch(tag), Some(Answer::Found(Some((value, version))))) => {
+            let fits = state.is_some_and(|(held, ..)| held == value);
+            touched(state, tag, Some(version)) && told.insert(version) && fits
+        }
+        (Ask::Touch(tag), Some(Answer::Stored(version))) => {
+            touched(state, tag, Some(version)) && told.insert(version)
+        }
+        (Ask::Touch(tag), Some(Answer::Value(value))) => {
+            state.is_some_and(|(held, ..)| held == value) && touched(state, tag, None)
+        }
+        (Ask::Touch(tag), Some(Answer::Done) | None) => touched(state, tag, None),
         (Ask::Get, None) => true,
         (Ask::Put(value), Some(Answer::Done) | None) => {
             *state = plain(value, None);
@@ -169,6 +181,12 @@ fn behind(state: State, piece: u64, version: Option<u64>) -> State {
         Some((value, _, root)) => Some((appended(value, piece), version, root)),
         None => plain(piece, version),
     }
+}
+
+/// Touches the value; returns whether there is one.
+fn touched(state: &mut State, tag: u64, version: Option<u64>) -> bool {
+    *state = state.map(|(value, ..)| (value, version, tag));
+    state.is_some()
 }
 
 /// Does an update; returns whether there was a value to update.

@@ -82,6 +82,9 @@ pub fn tag_of(value: &[u8]) -> Option<u64> {
     whole
 }
 
+/// A time at which no run is still going on.
+const FAR_OFF_MS: u64 = 1 << 60;
+
 /// The half of a value's first word that holds its length: tags are zero there.
 const LEN: u64 = 0xffff_ffff;
 
@@ -157,8 +160,11 @@ impl Lane<'_> {
         // Numbers have eight bytes.
         let bytes_of = |tag| value_of(tag, if is_number { 0 } else { len });
         let tag_of = |value: &Value| tag_of(value).expect("no torn value is ever shown");
-        let plain = PutOptions::default();
-        let answered = ask(self.client, name, asked, plain, bytes_of, tag_of).await;
+        let options = match asked {
+            Ask::Touch(tag) if tag >> 33 & 1 == 1 => PutOptions { expires_at_ms: Some(FAR_OFF_MS) },
+            _ => PutOptions::default(),
+        };
+        let answered = ask(self.client, name, asked, options, bytes_of, tag_of).await;
         if let Ok(Answer::Found(Some((_, version))) | Answer::Stored(version)) = answered {
             self.versions.borrow_mut().insert(key, version);
         }
@@ -181,6 +187,7 @@ impl Lane<'_> {
             (9, _) => Ask::PutIfAbsent(tag),
             (10 | 11, Some(version)) => Ask::PutIfVersion { version, value: tag },
             (12, _) if !is_number && !churns => Ask::Append(tag),
+            (13, _) if !is_number && !churns => Ask::Touch(tag),
             (12 | 13, _) if is_number => Ask::Add(3),
             (14, _) => return None,
             _ => Ask::Delete,

@@ -13,6 +13,7 @@
 //! | 10 | REDUCE, a lambda | the scalars |
 //! | 11 | FILTER, a lambda | the scalars |
 //! | 12 | APPEND | what is appended |
+//! | 13, 14, 15 | TOUCH, `TOUCH_IF_VERSION`, `GET_AND_TOUCH` | |
 
 use super::format::{SAME_SIZES, SAME_VALUE, Shape};
 use super::{CODE, EXTRA};
@@ -32,6 +33,9 @@ mod code {
     pub const REDUCE: u8 = 10;
     pub const FILTER: u8 = 11;
     pub const APPEND: u8 = 12;
+    pub const TOUCH: u8 = 13;
+    pub const TOUCH_IF_VERSION: u8 = 14;
+    pub const GET_AND_TOUCH: u8 = 15;
 }
 
 /// The first byte of a GET whose key is as long as the key before.
@@ -64,6 +68,9 @@ pub(super) const PARTS: [u8; CODE as usize + 1] = {
     parts[code::REDUCE as usize] = lambda;
     parts[code::FILTER as usize] = lambda;
     parts[code::APPEND as usize] = bare | LENGTH | SAME_VALUE;
+    parts[code::TOUCH as usize] = bare | EXTRA;
+    parts[code::TOUCH_IF_VERSION as usize] = bare | EXTRA | VERSION;
+    parts[code::GET_AND_TOUCH as usize] = bare | EXTRA;
     parts
 };
 
@@ -96,6 +103,11 @@ impl<'a> Parts<'a> {
                 Self { version: Some(*version), ..put }
             }
             Action::Append(bytes) => Self { bytes, ..Self::new(code::APPEND) },
+            Action::Touch { of: None, options } => Self::put(code::TOUCH, &[], options),
+            Action::Touch { of: version @ Some(_), options } => {
+                Self { version: *version, ..Self::put(code::TOUCH_IF_VERSION, &[], options) }
+            }
+            Action::GetAndTouch(options) => Self::put(code::GET_AND_TOUCH, &[], options),
             Action::Delete => Self::new(code::DELETE),
             Action::Update(lambda) => Self::lambda(code::UPDATE, lambda),
             Action::UpdateAll { lambda, returns } => {
@@ -197,6 +209,11 @@ impl Packed {
                 options: self.options(packet, 1),
             },
             code::APPEND => Action::Append(self.value(packet)),
+            code::TOUCH => Action::Touch { of: None, options: self.options(packet, 0) },
+            code::TOUCH_IF_VERSION => {
+                Action::Touch { of: Some(self.word(packet, 0)), options: self.options(packet, 1) }
+            }
+            code::GET_AND_TOUCH => Action::GetAndTouch(self.options(packet, 0)),
             code::DELETE => Action::Delete,
             code::UPDATE => Action::Update(self.lambda(packet)),
             code::UPDATE_ALL => Action::UpdateAll { lambda: self.lambda(packet), returns: extra },

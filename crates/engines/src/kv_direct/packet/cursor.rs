@@ -76,7 +76,7 @@ impl Cursor {
         let key_len = self.given.key_len;
         let key_at = skip(packet, at, key_len as usize)?;
         let mut packed = Packed { key_at, key_len, value_at: 0, value_len: 0, first, shape: NONE };
-        if parts & SAME_VALUE != 0 {
+        if parts & (SAME_VALUE | EXTRA) != 0 {
             self.value(packet, at, parts, &mut packed)?;
         }
         Some(packed)
@@ -98,7 +98,7 @@ impl Cursor {
         Some(())
     }
 
-    /// Reads the fields after the key of an operation that can have a value.
+    /// Reads the fields after the key of an operation that can have a value or an expiry.
     #[inline]
     fn value(
         &mut self,
@@ -110,6 +110,9 @@ impl Cursor {
         let is_put = parts & LAMBDA == 0;
         let words = u8::from(parts & VERSION != 0) + u8::from(is_put && packed.first & EXTRA != 0);
         skip(packet, at, usize::from(words) * 8)?;
+        if parts & SAME_VALUE == 0 {
+            return Some(());
+        }
         let is_same = packed.first & SAME_VALUE != 0;
         if !is_put {
             packed.shape = self.given.shape?;

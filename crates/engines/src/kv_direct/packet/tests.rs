@@ -34,7 +34,10 @@ impl Choice {
             8 => Action::UpdateEach { lambda, operands: value, returns: *flag },
             9 => Action::Reduce(lambda),
             10 => Action::Filter(lambda),
-            _ => Action::Append(value),
+            11 => Action::Append(value),
+            12 => Action::Touch { of: None, options },
+            13 => Action::Touch { of: Some(*version), options },
+            _ => Action::GetAndTouch(options),
         }
     }
 
@@ -111,7 +114,7 @@ fn choices() -> impl Strategy<Value = Choice> {
     ];
     let expiry = prop_oneof![Just(None), any::<u64>().prop_map(Some)];
     let words = (prop_oneof![Just(0u64), any::<u64>()], expiry, any::<bool>());
-    (key, value, 0u8..12, lambdas(), words).prop_map(|(key, value, kind, lambda, words)| Choice {
+    (key, value, 0u8..15, lambdas(), words).prop_map(|(key, value, kind, lambda, words)| Choice {
         key,
         value,
         kind,

@@ -41,6 +41,12 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
                 let expires_at_ms = context.expires_at_ms.filter(|_| context.is_there());
                 self.put(lookup, job.key(), context, &value, PutOptions { expires_at_ms }).await
             }
+            Action::Touch { of, options } => {
+                self.touch(lookup, job.key(), context, of, options).await
+            }
+            Action::GetAndTouch(options) => {
+                self.get_and_touch(lookup, job.key(), context, options).await
+            }
             Action::Delete if context.is_there() => {
                 self.remove(lookup, context).await.map(|()| Reply::Deleted(true))
             }
@@ -187,6 +193,46 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             return Ok(Reply::Refused(there));
         }
         self.put(lookup, key, context, value, options).await
+    }
+
+    async fn touch<'d>(
+        &self,
+        lookup: &mut Lookup,
+        key: &[u8],
+        context: &'d mut OpContext,
+        of: Option<u64>,
+        options: PutOptions,
+    ) -> Result<Reply<'d>, Failure> {
+        if of.is_some() && !self.settings.versions {
+            return Err(Failure::Unsupported);
+        }
+        let there = context.is_there().then_some(context.version);
+        if there.is_none_or(|there| of.is_some_and(|of| of != there)) {
+            return Ok(Reply::Refused(there));
+        }
+        let value = context.value().to_vec();
+        self.put(lookup, key, context, &value, options).await
+    }
+
+    async fn get_and_touch<'d>(
+        &self,
+        lookup: &mut Lookup,
+        key: &[u8],
+        context: &'d mut OpContext,
+        options: PutOptions,
+    ) -> Result<Reply<'d>, Failure> {
+        if !context.is_there() {
+            return Ok(Reply::Absent);
+        }
+        // A long value is not at hand any more once it was stored.
+        let mut value = std::mem::take(&mut context.before);
+        value.clear();
+        value.extend_from_slice(context.value());
+        let stored = self.put(lookup, key, context, &value, options).await.map(|_| ());
+        context.before = value;
+        stored?;
+        let (version, expires_at_ms) = (context.version, context.expires_at_ms);
+        Ok(Reply::Found { version, expires_at_ms, value: &context.before })
     }
 
     /// `update_scalar2scalar`.

@@ -41,6 +41,11 @@ impl<'a> AsyncTable<'a> {
         Self { table }
     }
 
+    /// The table.
+    pub(super) fn table(self) -> &'a Table {
+        self.table
+    }
+
     /// As [`Table::get`].
     ///
     /// # Errors

@@ -5,6 +5,7 @@ mod many;
 pub(crate) mod pinned;
 pub(crate) mod reservation;
 pub(crate) mod scan;
+pub(crate) mod touch;
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -642,6 +643,8 @@ mod tests {
             assert_forked(table.put_if_version(b"k", b"v", Version::from_u64(1)));
             assert_forked(table.fetch_add(b"k", 1));
             assert_forked(table.delete(b"k"));
+            assert_forked(table.touch(b"k", crate::Expiry::Never));
+            assert_forked(table.get_and_touch(b"k", crate::Expiry::Never));
             assert_forked(table.update(b"k", add));
             assert_forked(table.update_all(b"k", add));
             assert_forked(table.fetch_update_all(b"k", add));

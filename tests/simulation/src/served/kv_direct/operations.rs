@@ -96,6 +96,8 @@ enum Action {
     PutIfAbsent,
     PutIfVersion(u64),
     Append,
+    /// A TOUCH with this expiry, if any: long ago, or in a far future.
+    Touch(Option<u64>),
     Delete,
     Add(u64),
     Update(Update),
@@ -147,6 +149,11 @@ impl Asker {
             (9, _) if has_versions => Action::PutIfVersion(version),
             (10, _) => Action::Delete,
             (11 | 12, Kind::Bytes) => Action::Append,
+            (13, Kind::Bytes) => Action::Touch(match tag >> 33 & 3 {
+                0 => None,
+                1 => Some(LONG_AGO_MS),
+                _ => Some(FAR_OFF_MS),
+            }),
             (_, Kind::Bytes) => Action::Put(None),
             (11 | 12, Kind::Number) => Action::Add(3),
             (13, Kind::Number) => Action::Update(Update::AddSaturating(
@@ -173,7 +180,8 @@ impl Asker {
         Some(match task.action {
             Action::Get | Action::Contains | Action::Reduce(_) | Action::Filter => Ask::Get,
             // The value has expired from its very first moment.
-            Action::Put(Some(LONG_AGO_MS)) => Ask::Delete,
+            Action::Put(Some(LONG_AGO_MS)) | Action::Touch(Some(LONG_AGO_MS)) => Ask::Delete,
+            Action::Touch(_) => Ask::Touch(task.tag),
             Action::Put(_) => Ask::Put(task.tag),
             Action::PutIfAbsent => Ask::PutIfAbsent(task.tag),
             Action::PutIfVersion(version) => Ask::PutIfVersion { version, value: task.tag },
@@ -229,6 +237,10 @@ impl Asker {
                 client.put(name, &bytes_of(task.tag), PutOptions { expires_at_ms }).await?;
                 Answer::Done
             }
+            Action::Touch(expires_at_ms @ Some(LONG_AGO_MS)) => {
+                let touched = client.touch(name, PutOptions { expires_at_ms }).await?;
+                Answer::Deleted(touched.is_some())
+            }
             Action::Update(update) => {
                 Answer::Before(self.computing().update(name, scalar(update)).await?)
             }
@@ -241,11 +253,12 @@ impl Asker {
             | Action::PutIfAbsent
             | Action::PutIfVersion(_)
             | Action::Append
+            | Action::Touch(_)
             | Action::Delete
             | Action::Add(_) => {
                 let asked = self.ask_of(task).expect("it has effects");
                 let expires_at_ms = match task.action {
-                    Action::Put(expires_at_ms) => expires_at_ms,
+                    Action::Put(expires_at_ms) | Action::Touch(expires_at_ms) => expires_at_ms,
                     _ => None,
                 };
                 let (options, tag_of) = (PutOptions { expires_at_ms }, |v: &Value| kind.read(v));
