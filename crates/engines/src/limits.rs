@@ -68,6 +68,13 @@ pub const SAMPLED_FOR_ONE: usize = 16;
 /// Slots looked at in search of a chain of moves, in a table that evicts.
 pub const EVICTING_SEARCH_SLOTS_MAX: usize = 32;
 
+/// Entries, and chunks, at which a node looks in one piece of its walk for what has expired: less
+/// than a millisecond's work.
+pub const EXPIRY_LOOKS: usize = 4096;
+
+/// Values that have expired and are removed in one piece of such a walk.
+pub const EXPIRY_REMOVALS: usize = 256;
+
 /// How long an insert waits for another client's tentative entry before it removes it. Liveness
 /// only: removing it early costs the other client a retry, never a result.
 pub const PATIENCE_US: u64 = 500;

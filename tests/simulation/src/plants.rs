@@ -181,9 +181,10 @@ impl Plant {
             Plant::Engine(Family::Loch, Bug::FreshUnchecked | Bug::RestedAfterCut) => {
                 of(Protocol::Loch, &[Workload::HeldUp])
             }
-            Plant::Engine(Family::Loch, Bug::SessionsBeforeDescriptors) => {
-                of(Protocol::Loch, &[Workload::Scarce])
-            }
+            Plant::Engine(
+                Family::Loch,
+                Bug::SessionsBeforeDescriptors | Bug::StoringTableEvicts | Bug::FreedBeforeExpired,
+            ) => of(Protocol::Loch, &[Workload::Scarce]),
             Plant::Engine(
                 Family::Loch,
                 Bug::CacheLinesTooYoung
@@ -205,13 +206,13 @@ impl Plant {
             Plant::Engine(Family::Loch, Bug::PinIgnored | Bug::PinRecut | Bug::PinUnverified) => {
                 of(Protocol::Loch, &[Workload::Pins])
             }
-            Plant::Engine(Family::Loch, Bug::StoringTableEvicts) => {
-                of(Protocol::Loch, &[Workload::Scarce])
-            }
             Plant::Engine(
                 Family::Loch,
                 Bug::FreedBeforeEvicted | Bug::EvictedAnyway | Bug::EmptiedAnyway,
             ) => of(Protocol::Loch, &[Workload::Cache]),
+            Plant::Engine(Family::Loch, Bug::ExpiredByHint) => {
+                of(Protocol::Loch, &[Workload::Expiry])
+            }
             Plant::Engine(Family::Requests, Bug::LargerSessionBelieved) => {
                 vec![Subject::Served(Engine::Server)]
             }

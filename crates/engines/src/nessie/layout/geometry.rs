@@ -278,7 +278,7 @@ impl Geometry {
         };
         let overhead = geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES);
         // Every chunk needs its own bytes and a word in the chunk table.
-        let beside = TABLE_ALIGN_BYTES + geometry.ledger_bytes();
+        let beside = TABLE_ALIGN_BYTES + LEDGER_BYTES;
         let room = table_bytes.saturating_sub(overhead).saturating_sub(beside);
         geometry.chunks = (room / (CHUNK_BYTES + 8)).min(DATA_TABLE_BYTES_MAX / CHUNK_BYTES);
         let planned = geometry.validate().and_then(|shape| match geometry.chunks {
@@ -401,11 +401,6 @@ impl Geometry {
             * self.bucket_slots as u64
     }
 
-    /// Bytes of the [`super::ledger`], which only a table that evicts has.
-    fn ledger_bytes(&self) -> u64 {
-        if self.evicts() { LEDGER_BYTES } else { 0 }
-    }
-
     /// Bytes of one node's data table.
     pub fn data_bytes(&self) -> u64 {
         self.chunks.saturating_mul(CHUNK_BYTES)
@@ -427,14 +422,14 @@ impl Shape {
         self.geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES)
     }
 
-    /// Where the [`super::ledger`] of a table that evicts starts, from the table's first byte.
+    /// Where the [`super::ledger`] starts, from the table's first byte.
     pub fn ledger_offset(&self) -> u64 {
         (self.chunk_table_offset() + self.geometry.chunks * 8).next_multiple_of(64)
     }
 
     /// Where the data table starts, from the table's first byte.
     pub fn data_offset(&self) -> u64 {
-        (self.ledger_offset() + self.geometry.ledger_bytes()).next_multiple_of(TABLE_ALIGN_BYTES)
+        (self.ledger_offset() + LEDGER_BYTES).next_multiple_of(TABLE_ALIGN_BYTES)
     }
 
     /// Bytes of the table on one node.
