@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use loch::{Cluster, ConnectOptions, Table};
+use loch::{Cluster, ConnectOptions, PutOptions, Table};
 use rustix::process::Signal;
 use support::{Node, Process, is_long, loch, private_dir, wait_for};
 
@@ -233,4 +233,36 @@ fn a_busy_client_costs_its_node_nothing() {
         assert!(table.get(&key).expect("it can be read").is_some());
     }
     assert_eq!(effort(pid).ticks, before.ticks, "CPU time of a node whose client works");
+}
+
+/// Values with an expiry give their memory back although nobody touches them, and the node takes a
+/// small share of a core for that.
+#[test]
+fn what_has_expired_gives_its_memory_back_by_itself() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "64MiB"]);
+    let table = Cluster::connect(&node.socket).and_then(|cluster| cluster.table("default"));
+    let table = table.expect("the node is up");
+    let (short, long) = (Duration::from_millis(200), Duration::from_secs(3600));
+    for key in 0..20_000_u32 {
+        let ttl = if key % 4 == 0 { None } else { Some(if key % 4 == 1 { long } else { short }) };
+        table.put_with(&key.to_le_bytes(), &[7; 64], PutOptions { ttl }).expect("there is room");
+    }
+    let used = || table.usage().expect("it can be looked at")[0].clone();
+    let left = wait_for("the memory of what has expired", || {
+        let used = used();
+        (used.entries <= 10_000).then_some(used)
+    });
+    assert_eq!(left.entries, 10_000, "all others stay");
+    let expired: u64 = left.forgotten.iter().flatten().map(|of| of.expired).sum();
+    assert_eq!(expired, 10_000);
+    let stats = node.loch(&["stats"]);
+    let stats = stats.text();
+    assert!(stats.contains("0 values evicted, 10000 expired and removed"), "{stats}");
+    assert_eq!(node.loch(&["check"]).code, Some(0));
+    // What is left will expire, so the node looks at it now and then.
+    let before = effort(node.process.pid()).ticks;
+    thread::sleep(Duration::from_secs(3));
+    let ticks = effort(node.process.pid()).ticks - before;
+    assert!(ticks <= 30, "{ticks} of 300 hundredths of a second");
 }

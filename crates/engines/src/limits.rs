@@ -84,6 +84,13 @@ pub const SCAN_PAGE_PLACES: u64 = 1024;
 /// Buckets at which a client looks in one step of a scan.
 pub const SCAN_STEP_BUCKETS: u64 = 256;
 
+/// Entries, and chunks, at which a node looks in one piece of its walk for what has expired: less
+/// than a millisecond's work.
+pub const EXPIRY_LOOKS: usize = 4096;
+
+/// Values that have expired and are removed in one piece of such a walk.
+pub const EXPIRY_REMOVALS: usize = 256;
+
 /// How long an insert waits for another client's tentative entry before it removes it. Liveness
 /// only: removing it early costs the other client a retry, never a result.
 pub const PATIENCE_US: u64 = 500;

@@ -90,6 +90,11 @@ pub enum Bug {
     MovesNotFollowed,
     /// A scan takes a move that is counted and not written yet for none.
     MoveAwaitedInVain,
+    /// An entry that has expired is noted free before its word is out of the index.
+    FreedBeforeExpired,
+    /// The node removes the value of a key of which it has seen an entry that has expired, without
+    /// looking whether that entry is still the key's value.
+    ExpiredByHint,
     /// A seized slab is allocated from without a grace period.
     SeizedUsedAtOnce,
     /// A slab changes its class without a grace period.

@@ -192,6 +192,17 @@ pub const SCRUB_RETRY_MAX: Duration = Duration::from_secs(8);
 /// in microseconds.
 pub const SCRUB_WAIT_US: u64 = 100_000;
 
+/// The pause after a walk for what has expired that has removed something. A walk that removes
+/// nothing doubles the pause, and so does a look that finds a table without values that expire.
+pub const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between two such walks. Values that have expired and that nobody touches keep
+/// their memory for about as long, and for as long as a walk takes.
+pub const EXPIRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A walk that finds nothing works for one part of so many of its time: two per cent of a core.
+pub const EXPIRY_TIMES_IDLE: u32 = 50;
+/// The same while it removes values: ten per cent of a core.
+pub const EXPIRY_TIMES_BUSY: u32 = 10;
+
 /// The most functions that can be registered with a table.
 pub const FUNCTIONS_MAX: usize = 64;
 

@@ -14,7 +14,7 @@ use loch_engines::limits::PINS_MAX;
 use loch_engines::nessie::geometry::{Bits, Geometry, Protocol};
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::options::{Eviction, LayoutOptions, Options};
-use loch_engines::nessie::{CacheLimits, release_dead};
+use loch_engines::nessie::{CacheLimits, ExpiryWalk, release_dead};
 use loch_engines::net::Access;
 use loch_engines::region::{EPOCH_OFFSET, pins_offset, session_addr};
 use loch_engines::registry::{self, Map};
@@ -47,6 +47,8 @@ pub struct Cluster {
     seats: RefCell<Vec<Option<Seat>>>,
     timeout_us: u64,
     agent_pause_us: u64,
+    /// Whether agents walk their memory for what has expired.
+    agents_walk: bool,
     cache: CacheLimits,
     /// Whether agents can be stopped at the same points as clients.
     agents_stop: bool,
@@ -61,6 +63,8 @@ struct Agent {
     ends: Cell<bool>,
     ended: Cell<bool>,
     freed: Cell<u64>,
+    /// The values that had expired, and that the agent removed.
+    expired: Cell<u64>,
 }
 
 /// A client's place: its endpoint and its session.
@@ -104,6 +108,7 @@ impl Cluster {
             seats,
             timeout_us: *timeout_us,
             agent_pause_us: *agent_pause_us,
+            agents_walk: setting.walks,
             cache: CacheLimits { lines: 64, entry_bytes_max: setting.cached_bytes_max },
             agents_stop: setting.lives.is_some(),
             watch,
@@ -193,12 +198,13 @@ impl Cluster {
         }
         let (seat, client) = self.attach_at(home, AGENT_SLOT, false);
         self.seats.borrow_mut()[home.0 as usize] = Some(seat);
-        let (agent, map) = (self.agents[home.0 as usize].clone(), self.map.clone());
+        let agent = self.agents[home.0 as usize].clone();
         agent.ended.set(false);
         if self.agents_stop {
             self.world.make_restless(seat.process);
         }
-        self.world.start(seat.process, work(client, agent, map, self.nodes, self.agent_pause_us));
+        let (walks, pause_us) = (self.agents_walk.then_some(home.0), self.agent_pause_us);
+        self.world.start(seat.process, work(client, agent, self.map.clone(), walks, pause_us));
     }
 
     /// Lets the agents finish their work and end.
@@ -209,6 +215,11 @@ impl Cluster {
     /// Whether the agents have ended.
     pub fn agents_ended(&self) -> bool {
         self.agents.iter().all(|agent| agent.ended.get())
+    }
+
+    /// Values that had expired, and that the agents removed.
+    pub fn expired(&self) -> u64 {
+        self.agents.iter().map(|agent| agent.expired.get()).sum()
     }
 
     /// Entries that the agents freed.
@@ -268,13 +279,14 @@ async fn work(
     client: Client,
     agent: Rc<Agent>,
     map: Arc<TableMap>,
-    nodes: u16,
+    walks: Option<u8>,
     agent_pause_us: u64,
 ) {
-    let mut turn = 0;
+    let nodes = map.data_tables() as u64;
+    let (mut turn, mut walk) = (0, ExpiryWalk::default());
     // The agent was told to end: it scrubs all data tables once more, since the last client is
     // gone.
-    let mut left = u64::from(nodes);
+    let mut left = nodes;
     while left > 0 {
         reconnect(client.fabric()).await;
         let dead = agent.dead.borrow().front().copied();
@@ -292,18 +304,29 @@ async fn work(
             continue;
         }
         let ends = agent.ends.get();
-        let dti = (turn % u64::from(nodes)) as u8;
+        if walks.is_some_and(|dti| may_expire(&client, dti)) {
+            // A piece that fails now is left to a later walk.
+            let piece = client.expire_some(&mut walk).await.unwrap_or_default();
+            agent.expired.set(agent.expired.get() + piece.removed);
+        }
+        let dti = (turn % nodes) as u8;
         turn += 1;
         // A scrub that fails now is tried again later.
         let scrubbed = client.scrub(dti, SCRUB_WAIT_US).await;
         agent.freed.set(agent.freed.get() + scrubbed.as_ref().map_or(0, |done| done.freed));
         if ends {
-            left = if scrubbed.is_ok() { left - 1 } else { u64::from(nodes) };
+            left = if scrubbed.is_ok() { left - 1 } else { nodes };
         }
         client.fabric().pause(agent_pause_us).await;
     }
     let _ = client.detach().await;
     agent.ended.set(true);
+}
+
+/// Whether an entry of a data table ever had an expiry.
+fn may_expire(client: &Client, dti: u8) -> bool {
+    let expiring = client.map().ledger(dti).expiring();
+    client.fabric().load(expiring).is_ok_and(|word| word != 0)
 }
 
 /// Restores broken connections, as far as that is possible now.

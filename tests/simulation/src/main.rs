@@ -206,12 +206,12 @@ pub fn side_by_side(
 fn told(report: &Report) -> String {
     let Report { operations, events, retries, moves, helped, deaths, crashes, cuts, .. } = report;
     let Report { unknown, refused, freed, virtual_ns, restarts, snapshots, lossy, .. } = report;
-    let Report { attached, forwarded, evicted, .. } = report;
+    let Report { attached, forwarded, evicted, expired, .. } = report;
     let Slabs { cut, cut_anew, abandoned, adopted, seized, taken_over, taken_apart, rested } =
         report.slabs;
     format!(
         "{operations} operations ({unknown} of unknown outcome, {refused} without effect), {retries} \
-         retries, {moves} moves, {helped} helped, {evicted} evicted, {deaths} clients died, {restarts} nodes' workers ended, \
+         retries, {moves} moves, {helped} helped, {evicted} evicted, {expired} removed by nodes, {deaths} clients died, {restarts} nodes' workers ended, \
          {attached} attached memory anew, {crashes} nodes failed, {cuts} links cut, {freed} leaks freed, {snapshots} snapshots, \
          {forwarded} forwarded, {lossy} caches lost values; slabs: {cut} cut, {cut_anew} of them anew, \
          {abandoned} abandoned, {adopted} adopted, {seized} seized, {taken_over} of them used, \

@@ -131,7 +131,10 @@ fn workloads(bug: Bug) -> Option<&'static [Workload]> {
         // The known seeds of these bugs are of the workloads that there were first.
         Bug::NoteWithoutGeneration | Bug::ForgetsWhatIsUnderWay => &Workload::ALL[..5],
         Bug::FreshUnchecked | Bug::RestedAfterCut => &[Workload::HeldUp],
-        Bug::SessionsBeforeDescriptors | Bug::StoringTableEvicts => &[Workload::Scarce],
+        Bug::SessionsBeforeDescriptors | Bug::StoringTableEvicts | Bug::FreedBeforeExpired => {
+            &[Workload::Scarce]
+        }
+        Bug::ExpiredByHint => &[Workload::Expiry],
         Bug::CacheLinesTooYoung
         | Bug::CacheOfAnyAge
         | Bug::UnusedScrubbed

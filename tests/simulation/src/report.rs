@@ -19,6 +19,8 @@ pub struct Report {
     pub moves: u64,
     pub helped: u64,
     pub evicted: u64,
+    /// Values that had expired, and that the nodes removed.
+    pub expired: u64,
     pub deaths: u64,
     pub crashes: u64,
     /// Times that a node's workers ended or died.
@@ -61,6 +63,7 @@ impl Report {
         self.moves += other.moves;
         self.helped += other.helped;
         self.evicted += other.evicted;
+        self.expired += other.expired;
         self.deaths += other.deaths;
         self.crashes += other.crashes;
         self.restarts += other.restarts;

@@ -54,6 +54,9 @@ pub fn run(subject: Subject, seed: u64, sabotage: Sabotage) -> Result<Report, St
 /// Of seven seeds, these have APPENDs. The seeds that `plants` knows are others.
 const APPENDING: [u64; 4] = [1, 2, 4, 6];
 
+/// Of this many seeds, all but one have nodes that remove what has expired.
+const WALKING: u64 = 4;
+
 struct Run {
     /// The failure that was found while a client was stopped in its turn.
     failure: Option<String>,
@@ -87,7 +90,9 @@ impl Run {
     fn new(workload: Kind, seed: u64, sabotage: Sabotage) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let setting = workload.setting(&mut random);
-        let setting = Rc::new(Setting { appends: APPENDING.contains(&(seed % 7)), ..setting });
+        let appends = APPENDING.contains(&(seed % 7));
+        let walks = !seed.is_multiple_of(WALKING);
+        let setting = Rc::new(Setting { appends, walks, ..setting });
         let cluster = Cluster::new(random.random(), &setting);
         let Sabotage { cpu_atomics, keys_outlive_fences, .. } = sabotage;
         cluster.world.set_faults(Faults { cpu_atomics, keys_outlive_fences, ..setting.faults });
@@ -142,7 +147,7 @@ impl Run {
         let told = |failure: String| format!("{failure}\n{}", setting.told());
         result.map_err(told)?;
         report.count(&operations);
-        report.freed = cluster.freed();
+        (report.freed, report.expired) = (cluster.freed(), cluster.expired());
         operations.extend(notes.expiries.take());
         if setting.table.options.evicts {
             let evictions: Vec<_> = operations.iter().filter_map(Operation::eviction).collect();

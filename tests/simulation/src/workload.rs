@@ -111,6 +111,8 @@ pub struct Setting {
     pub think_us: u64,
     /// The share of values that expire.
     pub expires: f64,
+    /// Whether the nodes' agents walk their memory for what has expired.
+    pub walks: bool,
     /// Longest entry that a client's cache keeps whole.
     pub cached_bytes_max: usize,
     /// Pause of a node's agent between two looks for something to do.
@@ -343,6 +345,7 @@ impl Workload {
             writers: usize::MAX,
             think_us: 0,
             expires: 0.0,
+            walks: false,
             cached_bytes_max: 512,
             agent_pause_us: 200,
             puts: 0,

@@ -204,7 +204,7 @@ const LAYERS: [Layers; 15] = [
     },
     Layers {
         folder: "crates/engines/src/nessie/check/",
-        order: &[&["report"], &["rules"], &["walk"], &["own_rules", "scrub", "verify"]],
+        order: &[&["report"], &["rules"], &["walk"], &["expire", "own_rules", "scrub", "verify"]],
         never: &[],
         known: &[],
         whole: true,

@@ -162,7 +162,7 @@ impl<'a> TableStats<'a> {
         )
     }
 
-    /// What a table that evicts has forgotten.
+    /// The values that were evicted or have expired, if the table has some or evicts.
     fn forgotten(&self) -> String {
         if self.usage.iter().all(|of_node| of_node.usage.forgotten.is_none()) {
             return String::new();
@@ -170,7 +170,7 @@ impl<'a> TableStats<'a> {
         let all = || self.usage.iter().filter_map(|of_node| of_node.usage.forgotten.as_ref());
         let evicted: u64 = all().flatten().map(|of| of.evicted).sum();
         let expired: u64 = all().flatten().map(|of| of.expired).sum();
-        format!("; evicts when full: {evicted} values evicted, {expired} found expired")
+        format!("; {evicted} values evicted, {expired} expired and removed")
     }
 }
 

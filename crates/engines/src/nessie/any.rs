@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use loch_fabric::Fabric;
 
-use super::check::report::{CheckReport, Scrubbed, Usage};
+use super::check::expire::ExpiryWalk;
+use super::check::report::{CheckReport, Expired, Scrubbed, Usage};
 use super::client::{Client, Counts};
 use super::layout::geometry::Protocol;
 use super::layout::hash::TableMap;
@@ -113,6 +114,17 @@ impl<F: Fabric> AnyClient<F> {
         match self {
             Self::First(client) => client.scan(from, found).await,
             Self::Second(_) => Err(EngineError::NoScans),
+        }
+    }
+
+    /// As [`Client::expire_some`], by the rules of the table's protocol.
+    ///
+    /// # Errors
+    /// As [`Client::expire_some`].
+    pub async fn expire_some(&self, walk: &mut ExpiryWalk) -> Result<Expired, EngineError> {
+        match self {
+            Self::First(client) => client.expire_some(walk).await,
+            Self::Second(client) => client.expire_some(walk).await,
         }
     }
 

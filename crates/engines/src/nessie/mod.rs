@@ -27,7 +27,7 @@
 //! | conditional PUT, fetch_add | `ops/conditional.rs` | as PUT; a failed test: the READ of the slot |
 //! | append | `kv.rs` | as conditional PUT |
 //! | PIN | `ops/pin.rs` | found: the last READ of the slot; absent: as GET |
-//! | GET of an expired value | `ops/get.rs` | as DELETE |
+//! | expiry: a GET, or the node's walk | `ops/get.rs`, `check/expire.rs` | as DELETE |
 //! | eviction | `memory/evict.rs` | as DELETE |
 //!
 //! | folder | what is there |
@@ -36,7 +36,7 @@
 //! | `client/` | a client, and what it holds between operations |
 //! | `memory/` | where entries come from, and where they go |
 //! | `ops/` | the operations, one file for each action, and what they share |
-//! | `check/` | walks over a whole table: the check and the scrubber |
+//! | `check/` | walks over a whole table: the check, the scrubber, and expiry |
 //! | [`published`] | the published protocol, repaired, over the same memory |
 //!
 //! A folder uses only the folders above it in this table.
@@ -65,7 +65,8 @@ pub mod published;
 pub(crate) mod table;
 
 pub use any::AnyClient;
-pub use check::report::{CheckReport, ForgottenOf, Scrubbed, Usage};
+pub use check::expire::ExpiryWalk;
+pub use check::report::{CheckReport, Expired, ForgottenOf, Scrubbed, Usage};
 pub use check::scrub::release_dead;
 pub(crate) use client::Attempts;
 pub use client::{Client, Counts};

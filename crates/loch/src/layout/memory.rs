@@ -269,6 +269,11 @@ impl ClusterMemory {
         Ok(Self { nodes, tables })
     }
 
+    /// The tables in whose memory clients, or workers as clients, work with leases.
+    pub fn nessie_tables(&self) -> impl Iterator<Item = (&TableView, &Arc<TableMap>)> {
+        self.tables.iter().filter_map(|table| Some((table, table.nessie()?)))
+    }
+
     /// Returns whether every node is known.
     pub fn is_complete(&self) -> bool {
         self.nodes.iter().all(Option::is_some)

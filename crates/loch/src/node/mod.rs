@@ -13,6 +13,7 @@
 //! the sessions of all others.
 
 pub(crate) mod attacher;
+mod expiry;
 #[cfg(feature = "functions")]
 pub(crate) mod functions;
 #[cfg(feature = "fuzzing")]

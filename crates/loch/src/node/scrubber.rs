@@ -3,12 +3,15 @@
 //! When a session ends, the chunks that it leased are released. If a chunk descriptor names an
 //! owner that was a session of this node and lives no more, the owner is dead. The scrubber reads
 //! the owners again each time, on all nodes, so a restart forgets nothing. After a *death* entries
-//! may have leaked too, and the scrubber scrubs the tables.
+//! may have leaked too, and the scrubber scrubs the tables. Between these works it goes on with the
+//! walks that remove what has expired (`expiry.rs`).
 //!
 //! # Invariants
 //! 1. The owners are read before the sessions that live. A session that is in a descriptor but not
 //!    among the living afterwards has ended.
-//! 2. With nothing to do the thread sleeps without a timeout. Two scrubs are at least
+//! 2. With nothing to do the thread sleeps, and looks after ever longer pauses at one word of each
+//!    table that may have values which expire. Without such a table it sleeps without a timeout.
+//!    Two scrubs are at least
 //!    [`SCRUB_INTERVAL`] apart; a scrub that failed is repeated after ever longer pauses.
 //!
 //! # Faults
@@ -36,9 +39,10 @@ use loch_engines::requests::Timing;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, RegionId};
 
+use super::expiry::{TableWalk, walks_of};
 use super::sessions::Sessions;
 use crate::layout::memory::{ClusterMemory, TableView};
-use crate::limits::{SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
+use crate::limits::{EXPIRY_PAUSE, SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
 use crate::session::slot::SessionId;
 use crate::{CacheLimits, Error, Result};
 
@@ -188,6 +192,8 @@ enum ScrubError {
     Cluster(#[from] Error),
     #[error("the session of the scrubber before this one is not fenced yet")]
     NoSession,
+    #[error("a node of the cluster cannot be reached")]
+    Incomplete,
 }
 
 impl<E: Into<ScrubError>> From<E> for Halt {
@@ -198,17 +204,27 @@ impl<E: Into<ScrubError>> From<E> for Halt {
 
 impl<C: ClusterAccess> ScrubberThread<C> {
     fn run(mut self, events: &Receiver<Event>) {
-        let mut due = None;
-        while self.wait(events, due) {
-            due = self.work();
+        let (mut due, mut walks_due) = (None, Some(Instant::now() + EXPIRY_PAUSE));
+        // Endpoints stay with their thread.
+        let mut walks = None;
+        while let Some(is_told) = self.wait(events, due.into_iter().chain(walks_due).min()) {
+            let is_over = |due: &Instant| *due <= Instant::now();
+            if is_told || due.as_ref().is_some_and(is_over) {
+                due = self.work();
+            }
+            if walks_due.as_ref().is_some_and(is_over) {
+                walks_due = self.walk(&mut walks);
+            }
         }
+        drop(walks);
         if let Some(session) = self.session {
             self.sessions.close_scrubber(session);
         }
     }
 
-    /// Waits for an event, or until work is due. Returns whether to go on.
-    fn wait(&mut self, events: &Receiver<Event>, due: Option<Instant>) -> bool {
+    /// Waits for an event, or until work is due. Returns whether there was an event; `None`: the
+    /// scrubber is to end.
+    fn wait(&mut self, events: &Receiver<Event>, due: Option<Instant>) -> Option<bool> {
         let first = match due {
             None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(due) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -216,18 +232,19 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         let first = match first {
             Ok(event) => Some(event),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return false,
+            Err(RecvTimeoutError::Disconnected) => return None,
         };
+        let is_told = first.is_some();
         for event in first.into_iter().chain(events.try_iter()) {
             match event {
-                Event::Stop => return false,
+                Event::Stop => return None,
                 Event::Ended { died } => {
                     self.release = true;
                     self.scrub |= died;
                 }
             }
         }
-        true
+        Some(is_told)
     }
 
     /// Does the work that can be done now. Returns when to look again, if work is left.
@@ -261,7 +278,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         let session = self.session.ok_or(ScrubError::NoSession)?;
         let memory = self.cluster.memory()?;
         if self.release {
-            for (table, map) in scrubbable(&memory) {
+            for (table, map) in memory.nessie_tables() {
                 let endpoint = self.cluster.endpoint(&memory, table, session)?;
                 for dti in reachable(&memory) {
                     self.release_chunks(&endpoint, map, dti)?;
@@ -271,11 +288,47 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         }
         if self.scrub && may_scrub && memory.is_complete() {
             self.scrubbed_at = Some(Instant::now());
-            for (table, map) in scrubbable(&memory) {
+            for (table, map) in memory.nessie_tables() {
                 self.scrub_table(&memory, table, map, session)?;
             }
             self.scrub = false;
         }
+        Ok(())
+    }
+
+    /// Makes the next piece of the walk that is due. Returns when to go on, if there is a table to
+    /// walk. The tables are known once they have been looked at.
+    fn walk(&mut self, walks: &mut Option<Vec<TableWalk<C::Endpoint>>>) -> Option<Instant> {
+        if walks.is_none() {
+            let Ok(memory) = self.cluster.memory() else {
+                return Some(Instant::now() + EXPIRY_PAUSE);
+            };
+            *walks = Some(walks_of(&memory, self.node));
+        }
+        let walks = walks.as_mut().expect("they are known now");
+        let next = walks.iter_mut().min_by_key(|walk| walk.due())?;
+        if let Err(Halt::Failed(error)) = self.piece_of(next) {
+            next.failed(&error);
+        }
+        walks.iter().map(TableWalk::due).min()
+    }
+
+    /// Makes a piece of a table's walk.
+    fn piece_of(&mut self, walk: &mut TableWalk<C::Endpoint>) -> Result<(), Halt> {
+        if walk.is_asleep() {
+            return Ok(());
+        }
+        if !walk.is_under_way() {
+            self.session = self.session.or_else(|| self.sessions.open_scrubber());
+            let opened = self.session.ok_or(ScrubError::NoSession)?;
+            let memory = self.cluster.memory()?;
+            if !memory.is_complete() {
+                return Err(ScrubError::Incomplete.into());
+            }
+            let (table, map) = walk.of(&memory);
+            walk.begin(self.client(&memory, table, map, opened)?);
+        }
+        self.drive(walk.piece())??;
         Ok(())
     }
 
@@ -287,22 +340,32 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         map: &Arc<TableMap>,
         opened: SessionId,
     ) -> Result<(), Halt> {
+        let client = self.client(memory, table, map, opened)?;
+        for dti in reachable(memory) {
+            let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
+            report(&table.name, dti, scrubbed);
+        }
+        Ok(())
+    }
+
+    /// A client of a table, in the scrubber's session. Only one of its clients works at a time.
+    fn client(
+        &mut self,
+        memory: &ClusterMemory,
+        table: &TableView,
+        map: &Arc<TableMap>,
+        opened: SessionId,
+    ) -> Result<AnyClient<C::Endpoint>, Error> {
         let home = RegionId(self.node as u8);
-        let session = Session::new(home, opened.slot, opened.incarnation);
         let access = Access {
-            session,
+            session: Session::new(home, opened.slot, opened.incarnation),
             node: self.node as u16,
             timing: Timing { timeout_us: SCRUB_WAIT_US, ..Timing::default() },
             cache: CacheLimits { lines: 1, entry_bytes_max: 0 },
             batch: 1,
         };
         let endpoint = self.cluster.endpoint(memory, table, opened)?;
-        let client = AnyClient::new(endpoint, map.clone(), access);
-        for dti in reachable(memory) {
-            let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
-            report(&table.name, dti, scrubbed);
-        }
-        Ok(())
+        Ok(AnyClient::new(endpoint, map.clone(), access))
     }
 
     /// Releases what dead sessions of this node leased in a data table.
@@ -341,11 +404,6 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         }
         Err(Halt::Stopped)
     }
-}
-
-/// The tables in whose memory clients, or workers as clients, work with leases.
-fn scrubbable(memory: &ClusterMemory) -> impl Iterator<Item = (&TableView, &Arc<TableMap>)> {
-    memory.tables.iter().filter_map(|table| Some((table, table.nessie()?)))
 }
 
 /// The data tables whose nodes are reachable: table `n` is node `n`'s.

@@ -1,6 +1,6 @@
 //! Walks over a whole table. The check finds broken invariants; the scrubber frees the memory that
-//! dead clients left. Both walk the tables of both protocols, whose rules say what their words
-//! mean.
+//! dead clients left; and the node removes what has expired. All walk the tables of both protocols,
+//! whose rules say what their words mean.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -10,7 +10,9 @@
 //! | `own_rules.rs` | the rules of Loch's own protocol |
 //! | `verify.rs` | the check |
 //! | `scrub.rs` | the scrubber |
+//! | `expire.rs` | the walk that removes what has expired |
 
+pub(super) mod expire;
 mod own_rules;
 pub(super) mod report;
 pub(super) mod rules;

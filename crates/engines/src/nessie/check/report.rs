@@ -38,21 +38,32 @@ pub struct Usage {
     pub leased_slabs: u64,
     /// Slabs without an owner.
     pub abandoned_slabs: u64,
-    /// What the node's clients have evicted, by size class, in a table that evicts: the classes of
-    /// which there is something.
+    /// The values that were evicted or have expired, by size class: the classes of which there are
+    /// some. `None` in a table that does not evict, of which no value was found expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forgotten: Option<Vec<ForgottenOf>>,
 }
 
-/// What a node's clients have evicted of one size class.
+/// The values of one size class that a node and its clients have removed by themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ForgottenOf {
     /// Bytes of an entry; 0 for entries that are longer than those of all classes.
     pub entry_bytes: u64,
     /// Values that were evicted.
     pub evicted: u64,
-    /// Values that were found expired.
+    /// Values that had expired and were removed.
     pub expired: u64,
+}
+
+/// The result of a piece of a walk that looks for what has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Entries that will expire, or have expired.
+    pub expiring: u64,
+    /// Values that had expired, and that this client removed.
+    pub removed: u64,
+    /// Whether the walk has come to its end. The next piece begins another one.
+    pub is_over: bool,
 }
 
 /// The result of a scrub.

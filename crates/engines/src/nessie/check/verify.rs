@@ -177,11 +177,8 @@ impl<F: Fabric> Client<F> {
         Ok(wrong)
     }
 
-    /// What the clients of a node have evicted, if the table evicts.
+    /// The values in a node's memory that were evicted or have expired.
     async fn forgotten(&self, dti: u8) -> Result<Option<Vec<ForgottenOf>>, EngineError> {
-        if !self.evicts() {
-            return Ok(None);
-        }
         let longest = self.map.classes.of(VALUE_BYTES_MAX as usize);
         let mut all = Vec::new();
         for class in self.map.classes.all().iter().chain([&longest]) {
@@ -193,7 +190,7 @@ impl<F: Fabric> Client<F> {
             all.push(ForgottenOf { entry_bytes, evicted, expired });
         }
         all.retain(|of| of.evicted + of.expired > 0);
-        Ok(Some(all))
+        Ok((self.evicts() || !all.is_empty()).then_some(all))
     }
 
     /// How data table `dti` is used. Reads every slab's notes, and the generations of its entries.

@@ -279,7 +279,7 @@ impl Geometry {
         };
         let overhead = geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES);
         // Every chunk needs its own bytes and a word in the chunk table.
-        let beside = TABLE_ALIGN_BYTES + geometry.ledger_bytes() + geometry.move_ring_bytes();
+        let beside = TABLE_ALIGN_BYTES + LEDGER_BYTES + geometry.move_ring_bytes();
         let room = table_bytes.saturating_sub(overhead).saturating_sub(beside);
         geometry.chunks = (room / (CHUNK_BYTES + 8)).min(DATA_TABLE_BYTES_MAX / CHUNK_BYTES);
         let planned = geometry.validate().and_then(|shape| match geometry.chunks {
@@ -399,11 +399,6 @@ impl Geometry {
         self.nodes as u64 * self.node_slots()
     }
 
-    /// Bytes of the [`super::ledger`], which only a table that evicts has.
-    fn ledger_bytes(&self) -> u64 {
-        if self.evicts() { LEDGER_BYTES } else { 0 }
-    }
-
     /// Slots of one node's index.
     pub fn node_slots(&self) -> u64 {
         self.shards_per_node as u64 * self.buckets_per_shard as u64 * self.bucket_slots as u64
@@ -435,14 +430,14 @@ impl Shape {
         self.geometry.index_bytes().next_multiple_of(TABLE_ALIGN_BYTES)
     }
 
-    /// Where the [`super::ledger`] of a table that evicts starts, from the table's first byte.
+    /// Where the [`super::ledger`] starts, from the table's first byte.
     pub fn ledger_offset(&self) -> u64 {
         (self.chunk_table_offset() + self.geometry.chunks * 8).next_multiple_of(64)
     }
 
     /// Where the [`super::moves`] start, from the table's first byte.
     pub fn move_ring_offset(&self) -> u64 {
-        self.ledger_offset() + self.geometry.ledger_bytes()
+        self.ledger_offset() + LEDGER_BYTES
     }
 
     /// Where the data table starts, from the table's first byte.

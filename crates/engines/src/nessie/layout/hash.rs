@@ -30,7 +30,7 @@ pub struct TableMap {
     data: Vec<RemoteAddr>,
     /// Bytes of each data table.
     data_bytes: u64,
-    /// First byte of the ledger on each node, which only a table that evicts has.
+    /// The ledger on each node.
     ledgers: Vec<Ledger>,
     /// The move ring on each node.
     move_rings: Vec<MoveRing>,
@@ -107,7 +107,7 @@ impl TableMap {
         self.data_bytes
     }
 
-    /// The ledger of the node with data table `dti`, in a table that evicts.
+    /// The ledger of the node with data table `dti`.
     pub fn ledger(&self, dti: u8) -> Ledger {
         self.ledgers[usize::from(dti)]
     }

@@ -1,9 +1,10 @@
-//! The ledger of a table that evicts: a few words on each node, in which its clients count what
-//! they evict. What is counted is a hint, and clients add to it now and then.
+//! The ledger of a table: a few words on each node, in which its clients count what they evict, and
+//! what they find expired. What is counted is a hint, and clients add to it now and then.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | turned over: bytes of entries that made room for others; the first node's alone counts |
+//! | 64 | 8 | expiring: 1 if an entry of the node's data table ever had an expiry |
 //! | 128 | 16 × 248 | for each size class: values evicted, and values that expired |
 
 use loch_fabric::RemoteAddr;
@@ -13,6 +14,8 @@ use super::slab::Class;
 
 /// Epochs of a turnover.
 const EPOCHS_A_TURNOVER: u64 = 8;
+/// The word is on a line of its own, which stays in the caches of all who read it.
+const EXPIRING_OFFSET: u64 = 64;
 const COUNTS_OFFSET: u64 = 128;
 /// Classes with counts of their own. Longer entries share those of the last.
 const CLASSES: u64 = 248;
@@ -41,6 +44,11 @@ impl Ledger {
     /// The word that counts the bytes that were turned over.
     pub fn turned_over(&self) -> RemoteAddr {
         self.at
+    }
+
+    /// The word that is not 0 if an entry of the node's data table ever had an expiry.
+    pub fn expiring(&self) -> RemoteAddr {
+        self.at.add(EXPIRING_OFFSET)
     }
 
     /// The words that count what was evicted of a class, and what has expired.

@@ -177,7 +177,7 @@ impl<F: Fabric> Client<F> {
         Ok(is_mine.then_some(entry))
     }
 
-    fn entry_addr(&self, class: &Class, entry: Entry) -> RemoteAddr {
+    pub(in crate::nessie) fn entry_addr(&self, class: &Class, entry: Entry) -> RemoteAddr {
         self.map.slab_addr(entry.slab).add(class.entry_at(entry.number))
     }
 

@@ -194,9 +194,24 @@ impl<F: Fabric> Client<F> {
         header: Header,
         value: &[u8],
     ) -> Result<(), EngineError> {
-        let expiry = draft.expires_at_ms.to_le_bytes();
-        let expiry = if header.flags & flags::EXPIRES != 0 { &expiry[..] } else { &[] };
+        let mut expiry = &draft.expires_at_ms.to_le_bytes()[..];
+        match header.flags & flags::EXPIRES {
+            0 => expiry = &[],
+            _ => self.will_expire(own)?,
+        }
         self.fabric.store(own.at.add(8), &[&header.as_bytes()[8..], expiry, draft.key, value])?;
+        Ok(())
+    }
+
+    /// Tells the node of an owned entry that the entry will have an expiry, so that the node looks
+    /// for what has expired (`check/expire.rs`). This comes before the entry is in the index. The
+    /// word is set once, and stays as it is.
+    #[cold]
+    pub(in crate::nessie) fn will_expire(&self, own: Own) -> Result<(), EngineError> {
+        let at = self.map.ledger(own.entry.slab.dti).expiring();
+        if self.fabric.load(at)? == 0 {
+            self.fabric.store(at, &[&1u64.to_le_bytes()])?;
+        }
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use crate::operation::Value;
 use crate::planted::{self, Bug};
 
 /// The outcome of one pass over the candidates.
-pub(super) enum Pass {
+pub(in crate::nessie) enum Pass {
     Found(usize, Ite, Header, Mark),
     Absent,
     Changed,
@@ -217,7 +217,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// A pass over all candidates, read in one doorbell.
-    pub(super) async fn get_pass(
+    pub(in crate::nessie) async fn get_pass(
         &self,
         candidates: &Candidates,
         key: &[u8],
@@ -285,7 +285,7 @@ impl<F: Fabric> Client<F> {
     /// Removes an expired entry (protocol G4). Returns whether this client removed it. The removal,
     /// not the clock, is the event that all clients agree on, so it comes before any caller learns
     /// of the expiry.
-    pub(super) async fn expire(
+    pub(in crate::nessie) async fn expire(
         &self,
         candidates: &Candidates,
         key: &[u8],
@@ -302,15 +302,17 @@ impl<F: Fabric> Client<F> {
             self.help(candidates, key, slot, word).await?;
             return Ok(false);
         }
+        if planted::is(Bug::FreedBeforeExpired) {
+            self.unlinked(word, header)?;
+        }
+        // Linearization point of an expiry (protocol G4).
         if !self.clear(candidates, slot, word).await? {
             return Ok(false);
         }
         self.unlinked(word, header)?;
-        if self.evicts() {
-            let class = self.map.classes.of(header.entry_len());
-            let expired = Forgotten { expired: 1, ..Forgotten::default() };
-            Box::pin(self.count_forgotten(&class, expired)).await?;
-        }
+        let class = self.map.classes.of(header.entry_len());
+        let expired = Forgotten { expired: 1, ..Forgotten::default() };
+        Box::pin(self.count_forgotten(&class, expired)).await?;
         Ok(true)
     }
 

@@ -9,6 +9,7 @@ use super::settle::Settled;
 use crate::error::EngineError;
 use crate::nessie::client::Attempts;
 use crate::nessie::layout::hash::Candidates;
+use crate::nessie::layout::ledger::Forgotten;
 use crate::nessie::ops::read::Want;
 use crate::nessie::ops::tentative::Rival;
 
@@ -118,7 +119,15 @@ impl<F: Fabric> Client<F> {
             return Ok(false);
         };
         match self.shown(key, &survey, slot).await? {
-            Some(dte) if self.is_expired(&dte) => self.unlink(candidates, &survey, slot).await,
+            Some(dte) if self.is_expired(&dte) => {
+                if !self.unlink(candidates, &survey, slot).await? {
+                    return Ok(false);
+                }
+                let class = self.base.map.classes.of(dte.header.entry_len());
+                let expired = Forgotten { expired: 1, ..Forgotten::default() };
+                self.base.count_forgotten(&class, expired).await?;
+                Ok(true)
+            }
             _ => Ok(false),
         }
     }

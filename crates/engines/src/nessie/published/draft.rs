@@ -57,8 +57,11 @@ impl<F: Fabric> Client<F> {
         };
         let mut header = draft.header(own.generation);
         let extension = Extension::pending(own.generation, prev, route);
-        let expiry = draft.expires_at_ms.to_le_bytes();
-        let expiry = if header.flags & flags::EXPIRES != 0 { &expiry[..] } else { &[] };
+        let mut expiry = &draft.expires_at_ms.to_le_bytes()[..];
+        match header.flags & flags::EXPIRES {
+            0 => expiry = &[],
+            _ => self.base.will_expire(own)?,
+        }
         if self.base.map.shape.options.checksums {
             let unchanging = &extension.as_bytes()[size_of_val(&extension.status)..];
             let summed = [unchanging, expiry, draft.key].concat();

@@ -11,11 +11,13 @@ use super::client::Client;
 use super::entry::{Dte, Meaning, Status};
 use super::read::Seen;
 use crate::error::EngineError;
-use crate::nessie::check::report::{CheckReport, Scrubbed};
+use crate::nessie::check::expire::ExpiryWalk;
+use crate::nessie::check::report::{CheckReport, Expired, Scrubbed};
 use crate::nessie::check::rules::{Rules, Standing, Suspect};
 use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::ops::read::Want;
+use crate::nessie::ops::tentative::Rival;
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
@@ -25,6 +27,14 @@ impl<F: Fabric> Client<F> {
     /// [`EngineError::Timeout`] if the grace period did not pass, or the fabric's errors.
     pub async fn scrub(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
         self.base.scrub_by(self, dti, wait_us).await
+    }
+
+    /// Removes some of what has expired, as [`super::super::Client::expire_some`] does.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn expire_some(&self, walk: &mut ExpiryWalk) -> Result<Expired, EngineError> {
+        self.base.expire_some_by(self, walk).await
     }
 
     /// Whether an entry of the suspect's key needs the suspect as its previous version.
@@ -110,6 +120,14 @@ impl<F: Fabric> Rules for Client<F> {
             }
         }
         Ok(true)
+    }
+
+    /// By one attempt: if a slot changes meanwhile, or something has to be settled first, a later
+    /// walk comes back to the key.
+    async fn expire_key(&self, key: &[u8]) -> Result<bool, EngineError> {
+        let candidates = self.base.candidates(key)?;
+        let _epoch = self.base.session.pin(&self.base.fabric)?;
+        self.expire(&candidates, key, &mut Rival::default()).await
     }
 
     async fn wrong_with(&self, at: RemoteAddr, word: Ite) -> Result<Option<String>, EngineError> {
