@@ -3,7 +3,7 @@
 SECONDS = 60
 
 .DEFAULT_GOAL := help
-.PHONY: demo test verbs-test model bench papers figures headlines distance soak stress mutants instructions lint sanitize fuzz deps clean help
+.PHONY: demo test verbs-test model bench papers figures headlines distance hit-ratios soak stress mutants instructions lint sanitize fuzz deps clean help
 
 demo: ## three nodes and two clients on this host, compared with memcached and Redis
 	scripts/deps.sh build peers
@@ -38,6 +38,10 @@ headlines: ## measure the claims of the papers, engine beside engine: ten minute
 distance: ## measure every engine over TCP where round trips are long: ten minutes of a quiet machine, as root
 	scripts/deps.sh build
 	scripts/distance.sh
+
+hit-ratios: ## measure what caches find, beside memcached, Redis and simulated policies: an hour
+	scripts/deps.sh build peers
+	scripts/hit-ratios.sh
 
 soak: ## run new seeds of the simulation; SECONDS=600 for ten minutes
 	scripts/simulate.sh soak $(or $(SECONDS),60)

@@ -4,14 +4,16 @@
 //! [`WorkloadArgs`] are the options of every measurement, [`BenchArgs`] the options of
 //! `loch bench`, which measures Loch's engines and peers.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use loch::limits::PINS_MAX;
 use loch::{ByteSize, SHARED_OVER_TCP, SHARED_OVER_VERBS};
 
-use crate::check::{check_servers, check_table};
+use crate::check::{check_cache, check_servers, check_table};
 use crate::error::BenchError;
 use crate::options::{
-    AttachOptions, Connections, KEY_PREFIX, ReadMode, ServerOptions, Switch, TableOptions,
+    AttachOptions, Connections, KEY_PREFIX, ReadMode, Replay, ServerOptions, Switch, TableOptions,
 };
 use crate::rate::Rate;
 use crate::spec::{
@@ -20,6 +22,8 @@ use crate::spec::{
 };
 use crate::system::{Capabilities, Engine, Fabric, Hardware, Peer, PeerTransport, engine_choice};
 
+/// Default number of operations that a client keeps outstanding.
+const LANES_DEFAULT: usize = 16;
 /// Default length of the measurement, in seconds: on the simulator of virtual time, which takes
 /// about a second of real time for ten clients.
 const SECONDS_DEFAULT: f64 = 5.0;
@@ -43,13 +47,22 @@ pub struct BenchArgs {
     #[arg(help = format!("Engines to measure: {}, or none", Engine::names()))]
     pub engine: Vec<Option<Engine>>,
     /// Stores to measure beside Loch: memcached, redis, lmdb; maps inside one process: papaya,
-    /// hashbrown
+    /// hashbrown. As a cache (--eviction sieve) redis evicts by allkeys-lru, redis-lfu by
+    /// allkeys-lfu
     #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]
     pub peer: Vec<Peer>,
     /// How clients reach memcached and Redis: over a unix socket, or over TCP [default: unix, and
     /// tcp with --fabric tcp]
     #[arg(long, value_enum, value_name = "TRANSPORT", hide_short_help = true)]
     pub peer_transport: Option<PeerTransport>,
+    /// Replay a file in the place of a workload of the bench's own, once, on a cache that is empty
+    /// at first: GET each key in the file's order, and PUT a value of the file's size after a miss.
+    /// A line `key,size` for each request, or libCacheSim's oracleGeneral. Also give --eviction
+    /// sieve and --memory. Of C clients each replays every C-th request
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "records", "value_size", "reads", "dist", "seconds", "rate", "attach",
+    ])]
+    pub trace: Option<PathBuf>,
     /// The workload
     #[command(flatten)]
     pub workload: WorkloadArgs,
@@ -73,9 +86,10 @@ pub struct WorkloadArgs {
     /// Client processes
     #[arg(long, value_name = "C", default_value_t = 1)]
     pub clients: u32,
-    /// Operations every client keeps outstanding
-    #[arg(long, value_name = "L", default_value_t = 16)]
-    pub lanes: usize,
+    /// Operations every client keeps outstanding [default: 16; with --trace 1, which keeps the
+    /// order]
+    #[arg(long, value_name = "L")]
+    pub lanes: Option<usize>,
     /// The owner of the connections to the nodes: each client has its own, or the clients of a host
     /// share one to each node, which --fabric sim alone can do
     #[arg(long, value_enum, value_name = "OWNER", default_value = "client")]
@@ -157,14 +171,20 @@ impl BenchArgs {
     pub fn spec(self) -> Result<Spec, BenchError> {
         let engines = engines(&self.engine)?;
         let capabilities: Vec<_> = engines.iter().map(|engine| engine.capabilities()).collect();
-        let workload = self.workload.spec(&capabilities)?;
+        let replay = self.trace.map(|file| Replay { file, requests: 0, keys: 0, value_bytes: 0 });
+        let mut workload = self.workload;
+        if replay.is_some() {
+            workload.lanes.get_or_insert(1);
+        }
+        let workload = workload.spec(&capabilities)?;
         let usual = match workload.fabric {
             Fabric::Tcp => PeerTransport::Tcp,
             _ => PeerTransport::Unix,
         };
         let peer_transport = self.peer_transport.unwrap_or(usual);
         let attach = self.attach.chosen();
-        let spec = Spec { engines, peers: self.peer, peer_transport, attach, ..workload };
+        let spec = Spec { engines, peers: self.peer, peer_transport, attach, replay, ..workload };
+        check_cache(&spec)?;
         if !spec.peers.is_empty() && spec.fabric == Fabric::Sim {
             return Err(BenchError::usage(
                 "--peer is measured in real time and --fabric sim in virtual time, which cannot be \
@@ -206,7 +226,7 @@ impl WorkloadArgs {
             hardware: self.profile.unwrap_or(Hardware::ConnectX3At56),
             nodes: self.nodes.unwrap_or(1),
             clients: self.clients,
-            lanes: self.lanes,
+            lanes: self.lanes.unwrap_or(LANES_DEFAULT),
             connections: self.connections,
             encrypt: self.encrypt.into(),
             far: self.far.into(),
@@ -219,6 +239,7 @@ impl WorkloadArgs {
             dist: self.dist,
             stop: stop(self.seconds, self.ops, self.fabric)?,
             rate: self.rate,
+            replay: None,
             seed: self.seed,
             background_hogs: self.background_hogs,
             json: self.json,

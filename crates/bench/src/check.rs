@@ -4,9 +4,9 @@ use loch::limits::BATCH_DEFAULT;
 use loch_engines::limits::NODES_MAX;
 
 use crate::error::BenchError;
-use crate::options::Switch;
+use crate::options::{Replay, Switch};
 use crate::spec::Spec;
-use crate::system::{Capabilities, Fabric};
+use crate::system::{Capabilities, Fabric, Peer};
 
 /// Checks the switches of the table.
 ///
@@ -18,6 +18,32 @@ pub fn check_table(spec: &Spec, systems: &[Capabilities]) -> Result<(), BenchErr
         return Err(BenchError::usage(
             "--previous-versions: none of these engines has any: add --engine nessie-published, or \
              drop it",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that what a file's requests, or peers that evict, need of the other options is there.
+///
+/// # Errors
+/// [`BenchError::Usage`].
+pub fn check_cache(spec: &Spec) -> Result<(), BenchError> {
+    let has_limit = spec.cache_bytes().is_some();
+    if let Some(Replay { file, .. }) = &spec.replay {
+        let problem = match spec.fabric {
+            Fabric::Sim => "it is not replayed in virtual time: drop it, or --fabric sim",
+            _ if !has_limit => {
+                "a cache of limited memory replays it: add --eviction sieve --memory SIZE, such as \
+                 --memory 64MiB"
+            }
+            _ => return Ok(()),
+        };
+        return Err(BenchError::usage(format!("--trace {}: {problem}", file.display())));
+    }
+    if spec.peers.contains(&Peer::RedisLfu) && !has_limit {
+        return Err(BenchError::usage(
+            "--peer redis-lfu: it differs from redis in what it evicts: add --eviction sieve \
+             --memory SIZE, or measure redis",
         ));
     }
     Ok(())

@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::rate::Rate;
 use crate::spec::{Spec, Stop};
 use crate::system::Fabric;
-use crate::tally::Traffic;
+use crate::tally::{Traffic, Usage};
 use crate::target::{Service, System};
 use crate::tuning::{Cores, Tuning};
 use crate::wire::{FromClient, Open, ToClient};
@@ -74,7 +74,8 @@ impl<'a> Running<'a> {
         let measured = Measured::default();
         let mut running = Self { system, fleet, service, spec, progress, measured };
         running.open()?;
-        if spec.attach.as_ref().is_none_or(|attach| attach.loads) {
+        let loads = spec.attach.as_ref().is_none_or(|attach| attach.loads);
+        if loads && spec.replay.is_none() {
             running.load()?;
         }
         Ok(running)
@@ -85,6 +86,7 @@ impl<'a> Running<'a> {
         self.prepare()?;
         self.measured.tuning = self.tune()?;
         self.measured.offered_ops_per_s = self.find_rate()?;
+        self.measured.usage = self.usage()?;
         Ok(())
     }
 
@@ -103,6 +105,11 @@ impl<'a> Running<'a> {
 
     /// Counts the traffic, and ends everything.
     pub fn end(mut self) -> Result<(&'a dyn System, Measured)> {
+        let before = self.measured.usage.unwrap_or_default();
+        self.measured.usage = self.usage()?.map(|Usage { values, evicted }| Usage {
+            values,
+            evicted: evicted.saturating_sub(before.evicted),
+        });
         self.measured.traffic = self.count()?;
         self.fleet.finish();
         Ok((self.system, self.measured))
@@ -167,7 +174,8 @@ impl<'a> Running<'a> {
     /// Tries the ways to share cores, and leaves all processes in the best one.
     fn tune(&mut self) -> Result<Option<Tuning>> {
         let tunings = self.service.tunings();
-        if tunings.is_empty() {
+        // Operations that are tried out would change a cache that has to be empty.
+        if tunings.is_empty() || self.spec.replay.is_some() {
             return Ok(None);
         }
         self.progress.phase("tuning", None);
@@ -244,8 +252,24 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// The traffic of all clients' operations, if there is a fabric.
+    /// What a cache holds and has evicted.
+    fn usage(&mut self) -> Result<Option<Usage>> {
+        if !self.spec.is_cache() {
+            return Ok(None);
+        }
+        let usage = self.of_first(ToClient::Use, "counting values", |answer| match answer {
+            FromClient::Used(usage) => Some(usage),
+            _ => None,
+        })?;
+        Ok(usage.flatten())
+    }
+
+    /// The traffic of all clients' operations, if there is a fabric. It is not counted in a replay,
+    /// which has ended: the same operations would find other values.
     fn count(&mut self) -> Result<Option<Traffic>> {
+        if self.spec.replay.is_some() {
+            return Ok(None);
+        }
         self.progress.phase("counting", None);
         self.fleet.tell_all(&ToClient::Count)?;
         let counted = self.answers(&self.phase("counting"), |answer| match answer {
@@ -260,6 +284,9 @@ impl<'a> Running<'a> {
     /// Over TCP the sum of all clients, which exchange messages at the same time. Elsewhere the
     /// first client's result stands for all: the loops are single-threaded.
     fn limits(&mut self) -> Result<Option<Limits>> {
+        if self.spec.replay.is_some() {
+            return Ok(None);
+        }
         self.progress.phase("measuring the bare loops", None);
         let clients = if self.spec.fabric == Fabric::Tcp { self.spec.clients } else { 1 };
         for client in 0..clients {
@@ -273,6 +300,18 @@ impl<'a> Running<'a> {
         })?;
         let of_all: Option<Vec<_>> = limits.into_iter().collect();
         Ok(of_all.and_then(|of_all| of_all.into_iter().reduce(Limits::plus)))
+    }
+
+    /// The answer of the first client alone, which `pick` knows.
+    fn of_first<T>(
+        &mut self,
+        message: ToClient,
+        name: &'static str,
+        pick: impl Fn(FromClient) -> Option<T>,
+    ) -> Result<Option<T>> {
+        self.fleet.tell(0, &message)?;
+        let phase = Phase { clients: 1, ..self.phase(name) };
+        Ok(self.answers(&phase, pick)?.into_iter().next())
     }
 
     fn answers<T>(

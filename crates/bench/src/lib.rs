@@ -4,8 +4,9 @@
 //! one system after the other through its phases; [`fleet`] owns its client
 //! processes, each of which is a [`worker`] that speaks [`wire`] with the
 //! bench; a worker draws a [`trace`] of operations on the keys and values of
-//! a [`workload`], executes it against a [`target`], in an open loop at a given
-//! [`rate`], and [`measure`]s it into a [`tally`]; [`report`] prints the results.
+//! a [`workload`], or takes it from a user's file ([`replay`]), executes it
+//! against a [`target`], in an open loop at a given [`rate`], and
+//! [`measure`]s it into a [`tally`]; [`report`] prints the results.
 //!
 //! Two programs use it: `loch bench` measures Loch's engines and their peers ([`run`]), and
 //! `loch-papers bench` the papers' baselines ([`run_systems`]). The bench starts its processes from
@@ -31,6 +32,7 @@ mod options;
 pub mod process;
 pub mod progress;
 mod rate;
+mod replay;
 pub mod report;
 pub mod spec;
 pub mod subprocess;
@@ -67,7 +69,7 @@ use self::target::System;
 /// # Errors
 /// Why the run ended early; the results so far were printed.
 pub fn run(args: BenchArgs) -> Result<(), BenchError> {
-    let spec = target::loch::resolve(args.spec()?)?;
+    let spec = replay::resolve(target::loch::resolve(args.spec()?)?)?;
     if spec.attach.is_none() {
         memory::check_data(&spec)?;
     }

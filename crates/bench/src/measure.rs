@@ -124,6 +124,8 @@ pub struct Op {
     pub kind: Kind,
     /// The version of the value that a PUT writes.
     pub version: u32,
+    /// Bytes of its value. A value that is found may have been put with another size.
+    pub size: u32,
     /// When it began, in raw clock units; in an open loop, when it should have begun, in
     /// nanoseconds of the run; 0 if it is not in the sample.
     started: u64,
@@ -174,6 +176,9 @@ struct Sums {
     gets: Cell<u64>,
     get_hits: Cell<u64>,
     puts: Cell<u64>,
+    hit_bytes: Cell<u64>,
+    miss_bytes: Cell<u64>,
+    put_bytes: Cell<u64>,
     retries: Cell<u64>,
     errors: Cell<u64>,
     wrong_values: Cell<u64>,
@@ -185,6 +190,9 @@ impl Sums {
             gets: self.gets.get(),
             get_hits: self.get_hits.get(),
             puts: self.puts.get(),
+            hit_bytes: self.hit_bytes.get(),
+            miss_bytes: self.miss_bytes.get(),
+            put_bytes: self.put_bytes.get(),
             retries: self.retries.get(),
             errors: self.errors.get(),
             wrong_values: self.wrong_values.get(),
@@ -194,8 +202,8 @@ impl Sums {
 
 impl Op {
     /// A PUT of the value that records are loaded with.
-    pub fn load(record: u64) -> Self {
-        Op { record, kind: Kind::Put, version: 0, started: 0 }
+    pub fn load(record: u64, value_size: usize) -> Self {
+        Op { record, kind: Kind::Put, version: 0, size: value_size as u32, started: 0 }
     }
 }
 
@@ -291,16 +299,25 @@ impl<'a, C: Ticks> Run<'a, C> {
     pub fn finish_at(&self, op: &Op, outcome: Outcome<'_>, now: u64) {
         // Counted one by one: a copy of the whole tally would have to be put together from parts
         // that were stored just before.
-        let add = |count: &Cell<u64>, more: bool| count.set(count.get() + u64::from(more));
+        let sum = |count: &Cell<u64>, more: u64| count.set(count.get() + more);
+        let add = |count, more: bool| sum(count, u64::from(more));
         let Sums { gets, get_hits, puts, errors, wrong_values, .. } = &self.sums;
+        let bytes = u64::from(op.size);
         match outcome {
             Outcome::Found(value) => {
                 add(gets, true);
                 add(get_hits, true);
+                sum(&self.sums.hit_bytes, bytes);
                 add(wrong_values, !self.workload.check_value(op.record, value));
             }
-            Outcome::Missing => add(gets, true),
-            Outcome::Stored => add(puts, true),
+            Outcome::Missing => {
+                add(gets, true);
+                sum(&self.sums.miss_bytes, bytes);
+            }
+            Outcome::Stored => {
+                add(puts, true);
+                sum(&self.sums.put_bytes, bytes);
+            }
             Outcome::Failed => add(errors, true),
         }
         if op.started != 0 && outcome != Outcome::Failed {
@@ -317,7 +334,7 @@ impl<'a, C: Ticks> Run<'a, C> {
         }
         self.version.set(self.version.get().wrapping_add(1));
         let started = if get.started == 0 { 0 } else { self.clock.raw() };
-        Some(Op { record: get.record, kind: Kind::Put, version: self.version.get(), started })
+        Some(Op { kind: Kind::Put, version: self.version.get(), started, ..*get })
     }
 
     /// Counts attempts that were repeated inside an operation.
@@ -356,7 +373,8 @@ impl<'a, C: Ticks> Run<'a, C> {
         } else {
             Kind::Get
         };
-        Op { record: entry.record, kind, version: self.version.get(), started }
+        let size = entry.size.unwrap_or(self.workload.value_size() as u32);
+        Op { record: entry.record, kind, version: self.version.get(), size, started }
     }
 
     /// Checks deadline and budget; allows as many operations as should pass
@@ -562,8 +580,15 @@ pub(crate) mod tests {
                 run.finish(&run.next().unwrap(), Outcome::Failed);
                 run.retried(2);
             });
-        let expected =
-            Tally { gets: 2, get_hits: 2, puts: 0, retries: 2, errors: 1, wrong_values: 1 };
+        let expected = Tally {
+            gets: 2,
+            get_hits: 2,
+            hit_bytes: 128,
+            retries: 2,
+            errors: 1,
+            wrong_values: 1,
+            ..Tally::default()
+        };
         assert_eq!((tally, gets.len()), (expected, 2));
     }
 }

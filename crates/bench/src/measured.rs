@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::tally::{Latencies, Tally, Traffic, latencies, unpack_into};
+use crate::tally::{Latencies, Tally, Traffic, Usage, latencies, unpack_into};
 use crate::tuning::Tuning;
 
 /// The results of one system under the workload, all clients together.
@@ -18,6 +18,9 @@ pub struct Measured {
     pub puts: Latencies,
     /// Traffic over the fabric; only Loch has a fabric.
     pub traffic: Option<Traffic>,
+    /// What the store held in the end, and has evicted in the measured phase; `None` unless the
+    /// workload is a cache's.
+    pub usage: Option<Usage>,
     /// Whether a client's outstanding operations were batches.
     pub batches: bool,
     /// Why operations were refused, if some were.
@@ -96,6 +99,7 @@ impl Default for Measured {
             gets: latencies(),
             puts: latencies(),
             traffic: None,
+            usage: None,
             batches: false,
             refusal: None,
             server_cpu_s: None,

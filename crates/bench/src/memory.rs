@@ -17,7 +17,7 @@ pub fn check_data(spec: &Spec) -> Result<(), BenchError> {
     let Some(available) = available_memory_bytes() else {
         return Ok(());
     };
-    let needed = spec.data_bytes();
+    let needed = needed(spec);
     if needed > available {
         return Err(BenchError::usage(format!(
             "--records {} of {} B keys and {} B values are {} MiB, but only {} MiB of memory are \
@@ -32,9 +32,15 @@ pub fn check_data(spec: &Spec) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Bytes of keys and values that a system holds at a time.
+fn needed(spec: &Spec) -> u64 {
+    let of_cache = spec.cache_bytes().filter(|_| spec.replay.is_some());
+    spec.data_bytes().min(of_cache.unwrap_or(u64::MAX))
+}
+
 /// Whether the data of so many systems surely fit beside one another.
 pub fn fits(spec: &Spec, systems: usize) -> bool {
-    let needed = spec.data_bytes().saturating_mul(OVERHEAD).saturating_mul(systems as u64);
+    let needed = needed(spec).saturating_mul(OVERHEAD).saturating_mul(systems as u64);
     available_memory_bytes().is_none_or(|available| needed <= available)
 }
 

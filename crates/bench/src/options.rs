@@ -62,13 +62,20 @@ pub struct TableOptions {
     #[arg(hide_short_help = true, value_parser = bucket_slots)]
     pub bucket_slots: Option<u8>,
     /// What happens when the table is full. With sieve it is a cache, and so is the workload: a GET
-    /// that finds nothing is followed by a PUT of the record
+    /// that finds nothing is followed by a PUT of the record. memcached and Redis evict then, too,
+    /// if there is --memory
     #[arg(long, value_enum, value_name = "POLICY", default_value = "none")]
     #[arg(hide_short_help = true)]
     pub eviction: Eviction,
-    /// Memory of the table on each node, its index included, instead of as much as the records need
+    /// Memory of the table on each node, its index included, instead of as much as the records
+    /// need. With --eviction sieve it is the limit of memcached and Redis, too: whole MiB
     #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub memory: Option<ByteSize>,
+    /// Slots of the table's index on each node, with --memory [default: one for every 112 bytes of
+    /// it]
+    #[arg(long, value_name = "N", requires = "memory", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub index_slots: Option<u64>,
     /// Share of the index's slots that the records fill
     #[arg(long, value_name = "PERCENT", default_value_t = 75)]
     #[arg(hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=95))]
@@ -90,6 +97,19 @@ pub const TABLE: &str = "bench";
 /// The prefix of the bench's keys in a table that others use too.
 pub const KEY_PREFIX: &[u8; 8] = b"~bench~:";
 
+/// A file of requests that is replayed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replay {
+    /// The file.
+    pub file: PathBuf,
+    /// Its requests.
+    pub requests: u64,
+    /// Its different keys.
+    pub keys: u64,
+    /// Bytes of the values of all of its keys: of each key the first one.
+    pub value_bytes: u64,
+}
+
 /// A running cluster. The bench does not choose its nodes and the switches of its table.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "A cluster that runs already")]
@@ -99,7 +119,8 @@ pub struct AttachOptions {
     #[arg(long, value_name = "SOCKET")]
     #[arg(conflicts_with_all = [
         "nodes", "peer", "profile", "filter_bits", "cache", "multi_read", "previous_versions",
-        "batched_reads", "checksums", "ways", "bucket_slots", "eviction", "memory", "index_fill",
+        "batched_reads", "checksums", "ways", "bucket_slots", "eviction", "memory", "index_slots",
+        "index_fill",
     ])]
     pub attach: Option<PathBuf>,
     /// Table of that cluster [default: default]

@@ -13,7 +13,7 @@ use crate::options::{Connections, ReadMode};
 use crate::rate::Rate;
 use crate::spec::Spec;
 use crate::system::Fabric;
-use crate::tally::{Latencies, OpTraffic};
+use crate::tally::{Latencies, OpTraffic, Tally};
 use crate::target::System;
 use crate::tuning::Tuning;
 
@@ -37,6 +37,12 @@ pub struct Object {
     value_size: usize,
     reads: f64,
     dist: String,
+    /// The file that was replayed; left out if none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
+    /// The memory that each cache had in all; left out unless the workload is a cache's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_bytes: Option<u64>,
     seconds: f64,
     /// GETs and PUTs that were answered.
     ops: u64,
@@ -47,6 +53,17 @@ pub struct Object {
     gets: u64,
     puts: u64,
     get_hits: u64,
+    /// Shares of the GETs that found a value, and of the bytes that GETs asked for; the values that
+    /// were held in the end, and those that were evicted in the measured phase. Left out unless the
+    /// workload is a cache's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hit_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    byte_hit_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values_held: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evicted: Option<u64>,
     /// Bytes of values found and stored, a second.
     goodput_bytes_per_s: f64,
     get_us: Quantiles,
@@ -131,6 +148,7 @@ impl Object {
         let tally = measured.tally;
         let ops = tally.gets + tally.puts;
         let per_s = |count: u64| rounded(count as f64 / measured.seconds.max(1e-9), 1);
+        let [hit_ratio, byte_hit_ratio] = hit_ratios(spec, tally);
         let is_loch = system.is_loch();
         let in_place = system.reads_in_place(spec.fabric);
         let is_simulated = is_loch && spec.fabric == Fabric::Sim;
@@ -150,8 +168,10 @@ impl Object {
             records: spec.records,
             key_size: spec.key_size,
             value_size: spec.value_size,
-            reads: spec.reads,
-            dist: spec.dist.to_string(),
+            reads: if spec.replay.is_some() { 1.0 } else { spec.reads },
+            dist: if spec.replay.is_some() { "trace".into() } else { spec.dist.to_string() },
+            trace: spec.replay.as_ref().map(|replay| replay.file.display().to_string()),
+            memory_bytes: spec.cache_bytes(),
             seconds: rounded(measured.seconds, 6),
             ops,
             ops_per_s: per_s(ops),
@@ -159,7 +179,11 @@ impl Object {
             gets: tally.gets,
             puts: tally.puts,
             get_hits: tally.get_hits,
-            goodput_bytes_per_s: per_s((tally.get_hits + tally.puts) * spec.value_size as u64),
+            hit_ratio,
+            byte_hit_ratio,
+            values_held: measured.usage.map(|usage| usage.values),
+            evicted: measured.usage.map(|usage| usage.evicted),
+            goodput_bytes_per_s: per_s(tally.hit_bytes + tally.put_bytes),
             get_us: Quantiles::of(&measured.gets),
             put_us: Quantiles::of(&measured.puts),
             retries: is_loch.then_some(tally.retries),
@@ -192,6 +216,14 @@ impl Object {
             tuning: measured.tuning,
         }
     }
+}
+
+/// The shares of GETs and of bytes that a cache had.
+fn hit_ratios(spec: &Spec, tally: Tally) -> [Option<f64>; 2] {
+    let of = |hits: u64, all: u64| {
+        (spec.is_cache() && all > 0).then(|| rounded(hits as f64 / all as f64, 6))
+    };
+    [of(tally.get_hits, tally.gets), of(tally.hit_bytes, tally.hit_bytes + tally.miss_bytes)]
 }
 
 impl Spread {
@@ -256,13 +288,8 @@ pub fn put_out(bytes: &[u8]) -> io::Result<()> {
 
 fn heading(spec: &Spec) -> String {
     format!(
-        "{} records of {} B keys and {} B values, {} % GETs, {};\n\
-         {}, {} client{} of {} lane{}{}{}{}{}",
-        grouped(spec.records as f64),
-        spec.key_size,
-        spec.value_size,
-        rounded(spec.reads * 100.0, 2),
-        spec.dist,
+        "{};\n{}, {} client{} of {} lane{}{}{}{}{}",
+        workload(spec),
         match spec.rate {
             None => "closed loop".into(),
             Some(Rate::PerSecond(_)) => "open loop".into(),
@@ -301,6 +328,29 @@ fn heading(spec: &Spec) -> String {
                 None => String::new(),
             },
         },
+    )
+}
+
+/// The operations, and what they are about.
+fn workload(spec: &Spec) -> String {
+    let Some(replay) = &spec.replay else {
+        return format!(
+            "{} records of {} B keys and {} B values, {} % GETs, {}",
+            grouped(spec.records as f64),
+            spec.key_size,
+            spec.value_size,
+            rounded(spec.reads * 100.0, 2),
+            spec.dist,
+        );
+    };
+    format!(
+        "{}: {} requests of {} keys of {} B, whose values have {} MB; caches of {} MB",
+        replay.file.display(),
+        grouped(replay.requests as f64),
+        grouped(replay.keys as f64),
+        spec.key_size,
+        grouped(replay.value_bytes as f64 / 1e6),
+        grouped(spec.cache_bytes().unwrap_or_default() as f64 / 1e6),
     )
 }
 
@@ -375,6 +425,9 @@ const COSTS: &[(&str, Show)] = &[
         let share = 100.0 * o.get_hits as f64 / o.gets as f64;
         (o.gets > 0).then(|| format!("{share:.1} %"))
     }),
+    ("bytes\nhit", |o, _| o.byte_hit_ratio.map(|share| format!("{:.1} %", 100.0 * share))),
+    ("values\nheld", |o, _| o.values_held.map(|values| grouped(values as f64))),
+    ("evicted", |o, _| o.evicted.map(|values| grouped(values as f64))),
     ("errors", |o, _| Some(grouped(o.errors as f64))),
     ("retries", |o, _| o.retries.map(|retries| grouped(retries as f64))),
     ("verbs\n/GET", |o, _| digits(o.verbs_per_get)),
@@ -455,7 +508,7 @@ mod tests {
     use crate::args::tests::spec;
     use crate::measured::{Limits, Turn};
     use crate::system::{Engine, Peer};
-    use crate::tally::{Tally, Traffic, latencies};
+    use crate::tally::{Traffic, Usage, latencies};
 
     fn named(name: &str) -> Engine {
         name.parse().unwrap()
@@ -467,12 +520,13 @@ mod tests {
         let per_get = OpTraffic { ops: 100, verbs: 250, round_trips: 200, bytes: 9600 };
         Measured {
             seconds: 0.5,
-            tally: Tally { gets: 100, get_hits: 100, ..Tally::default() },
+            tally: Tally { gets: 100, get_hits: 100, hit_bytes: 6400, ..Tally::default() },
             gets,
             puts: latencies(),
             traffic: system
                 .is_loch()
                 .then_some(Traffic { get: per_get, put: OpTraffic::default() }),
+            usage: None,
             batches: system.is_loch(),
             refusal: None,
             server_cpu_s: Some(0.0),
@@ -515,6 +569,24 @@ mod tests {
                 r#""times_the_first_spread":null,"background_hogs":0,"batches":true,"read_mode":"copy"}"#
             )
         );
+    }
+
+    #[test]
+    fn a_cache_says_what_it_found_and_what_it_evicted() {
+        let spec = spec("--eviction sieve --memory 64MiB").unwrap();
+        let tally = Tally { gets: 100, get_hits: 75, ..Tally::default() };
+        let tally = Tally { hit_bytes: 1000, miss_bytes: 3000, ..tally };
+        let usage = Some(Usage { values: 50, evicted: 1234 });
+        let measured = Measured { tally, usage, ..measured(&Peer::Redis) };
+        let object = Object::new(&spec, &Peer::Redis, &measured, None);
+        let json = serde_json::to_value(&object).unwrap();
+        let found = ["hit_ratio", "byte_hit_ratio"].map(|field| json[field].as_f64());
+        assert_eq!(found, [Some(0.75), Some(0.25)]);
+        let counted = ["values_held", "evicted", "memory_bytes"].map(|field| json[field].as_u64());
+        assert_eq!(counted, [Some(50), Some(1234), Some(64 << 20)]);
+        let text = shown(&[object]);
+        assert!(text.contains("75.0 %") && text.contains("25.0 %"), "{text}");
+        assert!(text.contains("1 234"), "{text}");
     }
 
     #[test]

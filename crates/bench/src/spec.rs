@@ -8,7 +8,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::options::{Attach, Connections, ReadMode, ServerOptions, TableOptions};
+use crate::options::{
+    Attach, Connections, Eviction, ReadMode, Replay, ServerOptions, TableOptions,
+};
 use crate::rate::Rate;
 use crate::system::{Engine, Fabric, Hardware, Peer, PeerTransport};
 
@@ -77,9 +79,9 @@ pub struct Spec {
     pub batch_api: bool,
     /// How values are read.
     pub read_mode: ReadMode,
-    /// Records loaded.
+    /// Records loaded, or keys of the file that is replayed.
     pub records: u64,
-    /// Bytes of a value.
+    /// Bytes of a value; in a replay of the longest one.
     pub value_size: usize,
     /// Bytes of a key.
     pub key_size: usize,
@@ -91,6 +93,8 @@ pub struct Spec {
     pub stop: Stop,
     /// The rate of an open loop; `None` for a closed loop.
     pub rate: Option<Rate>,
+    /// The file that is replayed in the place of a workload of the bench's own.
+    pub replay: Option<Replay>,
     /// Seed of all traces.
     pub seed: u64,
     /// Busy-looping processes.
@@ -111,9 +115,11 @@ pub struct Spec {
 
 impl Spec {
     /// Parts of the measured phase. The bare loops, and the other systems of the run, take turns
-    /// with them. An open loop is about latencies, and has one.
+    /// with them. An open loop is about latencies, and has one; a replay is about what
+    /// is found, and has one, too.
     pub fn turns(&self) -> u32 {
-        if self.rate.is_some() || self.fabric == Fabric::Sim { 1 } else { TURNS }
+        let has_one = self.rate.is_some() || self.replay.is_some() || self.fabric == Fabric::Sim;
+        if has_one { 1 } else { TURNS }
     }
 
     /// Whether a client's outstanding operations form batches: one at a time is none, in an open
@@ -127,7 +133,21 @@ impl Spec {
 
     /// Bytes of keys and values, without any store's overhead.
     pub fn data_bytes(&self) -> u64 {
-        self.records.saturating_mul((self.key_size + self.value_size) as u64)
+        match &self.replay {
+            Some(replay) => replay.keys * self.key_size as u64 + replay.value_bytes,
+            None => self.records.saturating_mul((self.key_size + self.value_size) as u64),
+        }
+    }
+
+    /// Whether the workload is a cache's: a GET that finds nothing is followed by a PUT.
+    pub fn is_cache(&self) -> bool {
+        self.table.eviction == Eviction::Sieve
+    }
+
+    /// The memory that a cache may have in all, if that is limited.
+    pub fn cache_bytes(&self) -> Option<u64> {
+        let memory = self.table.memory.filter(|_| self.is_cache());
+        memory.map(|memory| memory.bytes().saturating_mul(self.nodes.into()))
     }
 }
 

@@ -71,8 +71,10 @@ pub enum Hardware {
 pub enum Peer {
     /// memcached.
     Memcached,
-    /// Redis.
+    /// Redis; as a cache it evicts the values that were not used for longest.
     Redis,
+    /// Redis as a cache that evicts the values that are used least often.
+    RedisLfu,
     /// LMDB, embedded in each client.
     Lmdb,
     /// The concurrent map papaya, inside one client.

@@ -16,6 +16,12 @@ pub struct Tally {
     pub get_hits: u64,
     /// PUTs acknowledged.
     pub puts: u64,
+    /// Bytes of the values that were found.
+    pub hit_bytes: u64,
+    /// Bytes that the values would have had that were not found.
+    pub miss_bytes: u64,
+    /// Bytes of the values that were stored.
+    pub put_bytes: u64,
     /// Attempts repeated inside operations.
     pub retries: u64,
     /// Operations refused.
@@ -50,10 +56,22 @@ impl std::ops::AddAssign for Tally {
         self.gets += other.gets;
         self.get_hits += other.get_hits;
         self.puts += other.puts;
+        self.hit_bytes += other.hit_bytes;
+        self.miss_bytes += other.miss_bytes;
+        self.put_bytes += other.put_bytes;
         self.retries += other.retries;
         self.errors += other.errors;
         self.wrong_values += other.wrong_values;
     }
+}
+
+/// What a store that evicts holds, and what it has evicted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Values that it holds.
+    pub values: u64,
+    /// Values that it has evicted since it was started.
+    pub evicted: u64,
 }
 
 /// The traffic of operations over the fabric, of GETs and PUTs separately.

@@ -1,6 +1,7 @@
 //! Operation traces, generated before anything is timed.
 //!
-//! A trace is a bounded list of operations that a run cycles through. It is a
+//! Unless a user's file is replayed ([`replay`](crate::replay)),
+//! a trace is a bounded list of operations that a run cycles through. It is a
 //! function of the seed and the client's number alone. All clients share one
 //! hot set: popularity ranks are scrambled over the records by the seed, not
 //! by the client.
@@ -25,6 +26,17 @@ pub enum Trace {
     Narrow(Vec<u32>),
     /// The same for more than 2^31 records.
     Wide(Vec<u64>),
+    /// GETs of values of different sizes, from a user's file.
+    Replayed(Vec<Request>),
+}
+
+/// A GET of a user's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The number of its key, in the order of their first requests.
+    pub record: u32,
+    /// Bytes of the value.
+    pub size: u32,
 }
 
 /// One operation of a trace.
@@ -34,6 +46,8 @@ pub struct Entry {
     pub record: u64,
     /// PUT rather than GET.
     pub is_put: bool,
+    /// Bytes of its value, if that is not the workload's size.
+    pub size: Option<u32>,
 }
 
 impl Trace {
@@ -63,6 +77,7 @@ impl Trace {
         match self {
             Trace::Narrow(entries) => entries.len(),
             Trace::Wide(entries) => entries.len(),
+            Trace::Replayed(requests) => requests.len(),
         }
     }
 
@@ -72,11 +87,16 @@ impl Trace {
         match self {
             Trace::Narrow(entries) => {
                 let entry = entries[position];
-                Entry { record: (entry & (u32::MAX >> 1)).into(), is_put: entry >> 31 == 1 }
+                let (record, is_put) = ((entry & (u32::MAX >> 1)).into(), entry >> 31 == 1);
+                Entry { record, is_put, size: None }
             }
             Trace::Wide(entries) => {
                 let entry = entries[position];
-                Entry { record: entry & (u64::MAX >> 1), is_put: entry >> 63 == 1 }
+                Entry { record: entry & (u64::MAX >> 1), is_put: entry >> 63 == 1, size: None }
+            }
+            Trace::Replayed(requests) => {
+                let Request { record, size } = requests[position];
+                Entry { record: record.into(), is_put: false, size: Some(size) }
             }
         }
     }
@@ -113,7 +133,7 @@ impl Source {
             None => self.rng.random_range(0..self.records),
             Some((zipf, scatter)) => scatter.record(zipf.rank(self.rng.random())),
         };
-        Entry { record, is_put }
+        Entry { record, is_put, size: None }
     }
 }
 

@@ -5,7 +5,9 @@
 //! bench   Open        Load        Prepare      Try…   Probe      Go…       Limit…      Count
 //! client      Opened   Loading… Loaded   Ready     Tried    Tried    Done       Limit      Counted
 //! ```
-//! A client can answer anything with `Failed`, and then ends.
+//! In the workload of a cache one client also answers `Use` with `Used`, before the first `Go` and
+//! after the last. In a replay there are no `Load`, `Try`, `Limit` and `Count`. A client can answer
+//! anything with `Failed`, and then ends.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -14,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measured::{ClientReport, Limits};
 use crate::spec::Spec;
-use crate::tally::Traffic;
+use crate::tally::{Traffic, Usage};
 use crate::target::Endpoint;
 use crate::tuning::Tuning;
 
@@ -37,6 +39,8 @@ pub enum ToClient {
     Go(u32, Option<f64>),
     /// Count the traffic of operations.
     Count,
+    /// Say what the store holds and has evicted.
+    Use,
     /// Measure the bare loops over the store's memory.
     Limit,
 }
@@ -75,6 +79,8 @@ pub enum FromClient {
     Done(Box<ClientReport>),
     /// The traffic of operations over the fabric, if there is one.
     Counted(Option<Traffic>),
+    /// What the store holds and has evicted, if it evicts.
+    Used(Option<Usage>),
     /// The rates of the bare loops, if there are any.
     Limit(Option<Limits>),
     /// It cannot continue.

@@ -12,6 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::measure::{Budget, Run};
 use crate::measured::ClientReport;
 use crate::rate::Arrivals;
+use crate::replay;
 use crate::spec::Spec;
 use crate::tally::{Traffic, pack};
 use crate::target::{System, Target};
@@ -88,9 +89,7 @@ fn answer(
             Ok(FromClient::Loaded)
         }
         ToClient::Prepare => {
-            client.trace = Trace::generate(&client.spec, client.number);
-            client.run(client.budget().warm_up(), None, 0)?;
-            client.position = 0;
+            client.prepare()?;
             Ok(FromClient::Ready)
         }
         ToClient::Try(tuning) => client.try_out(tuning).map(FromClient::Tried),
@@ -101,6 +100,7 @@ fn answer(
             client.position = position;
             Ok(FromClient::Done(report.into()))
         }
+        ToClient::Use => Ok(FromClient::Used(client.target.usage()?)),
         ToClient::Count => client.count().map(FromClient::Counted),
         ToClient::Limit => {
             let limits = client.target.limits(&client.workload, &client.trace)?;
@@ -124,6 +124,19 @@ impl Client {
             position: 0,
             cores: Cores::of_this_thread()?,
         })
+    }
+
+    /// Makes the trace, and warms up; but a file is replayed from its beginning, on an empty cache.
+    fn prepare(&mut self) -> Result<(), Failure> {
+        let Spec { replay, clients, .. } = &self.spec;
+        if let Some(replay) = replay {
+            self.trace = replay::trace(replay, self.number, *clients)?;
+            return Ok(());
+        }
+        self.trace = Trace::generate(&self.spec, self.number);
+        self.run(self.budget().warm_up(), None, 0)?;
+        self.position = 0;
+        Ok(())
     }
 
     /// This client's part of the measured phase.

@@ -12,7 +12,7 @@
 //! hundred.
 
 use crate::mix::mix;
-use crate::options::{Eviction, KEY_PREFIX};
+use crate::options::KEY_PREFIX;
 use crate::spec::{RECORDS_MAX, Spec};
 
 /// Bytes of a cache line.
@@ -32,6 +32,8 @@ pub struct Workload {
     key_size: usize,
     value_size: usize,
     verify: bool,
+    /// Whether values have other sizes, too, up to this one.
+    sizes_vary: bool,
     /// Whether a GET that finds nothing is followed by a PUT.
     fills: bool,
     /// The prefix of all keys.
@@ -48,7 +50,8 @@ impl Workload {
             key_size: spec.key_size,
             value_size: spec.value_size,
             verify: spec.verify,
-            fills: spec.table.eviction == Eviction::Sieve,
+            sizes_vary: spec.replay.is_some(),
+            fills: spec.is_cache(),
             prefix: if spec.attach.is_some() { KEY_PREFIX } else { &[] },
             template: (0..words).flat_map(|word| mix(word).to_le_bytes()).collect(),
         }
@@ -65,7 +68,7 @@ impl Workload {
         self.key_size
     }
 
-    /// Bytes of a value.
+    /// Bytes of a value; of the longest one, if they have different sizes.
     pub fn value_size(&self) -> usize {
         self.value_size
     }
@@ -92,8 +95,8 @@ impl Workload {
         }
     }
 
-    /// Writes the value of `record` at `version` to `value`, which has
-    /// [`Self::value_size`] bytes.
+    /// Writes the value of `record` at `version` to `value`, which has the value's
+    /// size.
     #[inline]
     pub fn write_value(&self, record: u64, version: u32, value: &mut [u8]) {
         let header = header(record, version);
@@ -108,10 +111,11 @@ impl Workload {
     }
 
     /// Whether `value` is one that `write_value` made for `record`: its length
-    /// always, its bytes when the run verifies.
+    /// always, unless lengths differ, and its bytes when the run verifies.
     #[inline]
     pub fn check_value(&self, record: u64, value: &[u8]) -> bool {
-        value.len() == self.value_size && (!self.verify || self.check_bytes(record, value))
+        (self.sizes_vary || value.len() == self.value_size)
+            && (!self.verify || self.check_bytes(record, value))
     }
 
     #[cold]

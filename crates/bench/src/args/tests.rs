@@ -73,6 +73,13 @@ fn errors_name_the_option_and_the_way_out() {
         ("--rate 10 --fabric sim", "--rate", "drop it"),
         ("--rate 10 --peer redis", "--rate", "--peer"),
         ("--rate 0 --ops 10", "--rate", "--seconds"),
+        ("--index-slots 64", "--index-slots", "--memory"),
+        ("--peer redis-lfu", "--peer", "--eviction sieve"),
+        ("--trace t.csv", "--trace", "--memory 64MiB"),
+        ("--trace t.csv --eviction sieve", "--trace", "--memory 64MiB"),
+        ("--trace t --eviction sieve --memory 1MiB --fabric sim", "--trace", "--fabric sim"),
+        ("--trace t.csv --records 5", "--trace", "--records"),
+        ("--trace t.csv --seconds 5", "--trace", "--seconds"),
         ("--far on", "--far", "--fabric tcp"),
         ("--far on --fabric sim", "--far", "--fabric tcp"),
     ] {
@@ -98,6 +105,15 @@ fn the_defaults_are_those_of_a_table_nobody_tuned() {
     assert_eq!(Option::<bool>::from(options.batched_reads), table.batched_reads);
     assert_eq!(bool::from(options.checksums), table.checksums);
     assert_eq!((options.ways, options.bucket_slots), (table.ways, table.bucket_slots));
+}
+
+#[test]
+fn a_replay_has_one_lane_unless_more_are_asked_for() {
+    let line = "--trace t.csv --eviction sieve --memory 64MiB --peer redis-lfu,memcached";
+    let spec = |more: &str| super::tests::spec(&format!("{line} {more}")).unwrap();
+    assert_eq!((spec("").lanes, spec("").turns(), spec("--lanes 4").lanes), (1, 1, 4));
+    assert_eq!(spec("--nodes 2").cache_bytes(), Some(128 << 20));
+    assert_eq!(spec("").replay.unwrap().file.to_str(), Some("t.csv"));
 }
 
 #[test]
@@ -170,7 +186,7 @@ fn every_switch_can_be_turned() {
     let options = spec(
         "--filter-bits off --cache on --cache-lines 64 --cache-entry-max 32KiB --multi-read off --previous-versions off --batched-reads on \
          --checksums on --engine nessie-published --ways 2 --bucket-slots 1 --index-fill 50 \
-         --eviction sieve --memory 64MiB",
+         --eviction sieve --memory 64MiB --index-slots 4096",
     );
     let expected = TableOptions {
         filter_bits: Switch::Off,
@@ -185,6 +201,7 @@ fn every_switch_can_be_turned() {
         bucket_slots: Some(1),
         eviction: Eviction::Sieve,
         memory: Some(ByteSize::new(64 << 20)),
+        index_slots: Some(4096),
         index_fill: 50,
     };
     assert_eq!(options.unwrap().table, expected);

@@ -106,11 +106,12 @@ impl Target for Lmdb {
         records: Range<u64>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
+        let load = |record| Op::load(record, workload.value_size());
         let mut next = records.start;
         while next < records.end {
             let end = records.end.min(next + LOAD_BATCH);
             self.session
-                .commit(&self.environment, workload, (next..end).map(Op::load))
+                .commit(&self.environment, workload, (next..end).map(load))
                 .map_err(TargetError::lost(NAME, "load a batch"))?;
             next = end;
             progress(next - records.start);

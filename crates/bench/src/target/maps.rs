@@ -229,7 +229,8 @@ struct Slot {
 impl<M: Map + Default> Client<M> {
     fn new(spec: &Spec) -> Self {
         let (key, value) = (vec![0; spec.key_size], vec![0; spec.value_size]);
-        let slot = Slot { op: Op::load(0), key, value, is_found: false };
+        let op = Op::load(0, spec.value_size);
+        let slot = Slot { op, key, value, is_found: false };
         Client { map: M::default(), batch: vec![slot; BATCH_OPS] }
     }
 }
@@ -243,7 +244,7 @@ impl<M: Map> Target for Client<M> {
     ) -> Result<()> {
         let slot = &mut self.batch[0];
         for (done, record) in (1..).zip(records) {
-            slot.prepare(workload, Op::load(record));
+            slot.prepare(workload, Op::load(record, workload.value_size()));
             slot.operate(&mut self.map.pin());
             if done % LOAD_BATCH == 0 {
                 progress(done);

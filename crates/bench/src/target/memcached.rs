@@ -1,14 +1,21 @@
 //! memcached, with its meta protocol.
 //!
 //! `mg` and `ms` are its leanest commands: a reply does not repeat the key.
+//!
+//! As a cache it has the memory of the run's options for its slabs. Its hash table is not in that:
+//! it is sized for all records beforehand, eight bytes for each.
 
 use std::sync::atomic::AtomicBool;
 
+use loch::ByteSize;
+
 use super::pipeline::Pipeline;
-use super::protocol::{Parsed, Protocol, Reply, decimal, line, value};
+use super::protocol::{Parsed, Protocol, Reply, decimal, line, statistic, value};
 use super::server::{Place, Server, ServerSetup, cores};
 use super::{Endpoint, Result, check_key_size};
+use crate::error::TargetError;
 use crate::spec::Spec;
+use crate::tally::Usage;
 
 const NAME: &str = "memcached";
 /// A limit of its protocol.
@@ -20,9 +27,10 @@ const ITEM_OVERHEAD_BYTES: u64 = 64;
 const ROOM: f64 = 1.6;
 const MIB: u64 = 1 << 20;
 
-/// Starts a private memcached that evicts nothing.
+/// Starts a private memcached that evicts nothing, unless it is to be a cache.
 pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server> {
     check_key_size(NAME, spec, KEY_SIZE_MAX)?;
+    check_memory(spec)?;
     let setup = ServerSetup { name: NAME, program: "memcached", package: "memcached" };
     setup.start(spec.peer_transport, interrupted, |_, place| arguments(spec, place))
 }
@@ -32,12 +40,39 @@ pub fn connect(spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Memcached>> 
     Pipeline::connect(Memcached::new(spec.value_size), &endpoint.paths[0], spec.lanes)
 }
 
+/// Checks that the memory of a cache can be told by its option.
+fn check_memory(spec: &Spec) -> Result<()> {
+    let reason = match spec.cache_bytes() {
+        Some(bytes) if !bytes.is_multiple_of(MIB) => {
+            format!("--memory {} is not a whole number of MiB", ByteSize::new(bytes))
+        }
+        Some(bytes) if bytes < 2 * MIB * item_mib(spec) => format!(
+            "--memory {} is less than two of its largest items, of {} MiB",
+            ByteSize::new(bytes),
+            item_mib(spec)
+        ),
+        _ => return Ok(()),
+    };
+    Err(TargetError::Unsuitable { peer: NAME, reason })
+}
+
+/// Bytes of a whole item, without the waste of slab classes.
+fn item_bytes(spec: &Spec) -> u64 {
+    (spec.key_size + spec.value_size) as u64 + ITEM_OVERHEAD_BYTES
+}
+
+/// The limit of an item: at least the default.
+fn item_mib(spec: &Spec) -> u64 {
+    let item = item_bytes(spec);
+    (item + item / 4).div_ceil(MIB).max(1)
+}
+
 fn arguments(spec: &Spec, place: &Place) -> Vec<String> {
-    let item = (spec.key_size + spec.value_size) as u64 + ITEM_OVERHEAD_BYTES;
-    let item_mib = (item + item / 4).div_ceil(MIB).max(1);
+    let (item, item_mib) = (item_bytes(spec), item_mib(spec));
     let data_mib = (spec.records as f64 * item as f64 * ROOM / MIB as f64) as u64;
     // An item may not be larger than half of the memory.
-    let memory_mib = data_mib + 4 * item_mib + 128;
+    let enough_mib = data_mib + 4 * item_mib + 128;
+    let memory_mib = spec.cache_bytes().map_or(enough_mib, |bytes| bytes / MIB);
     // Sized before loading: growing the hash table goes on in the background.
     let hashpower = (spec.records.next_power_of_two().trailing_zeros()).clamp(16, 32);
     let place = match place {
@@ -63,13 +98,14 @@ fn arguments(spec: &Spec, place: &Place) -> Vec<String> {
 
 /// The meta protocol.
 pub struct Memcached {
-    /// ` <length>\r\n`: the bytes between key and value of an `ms`.
+    /// ` <length>\r\n`: the bytes between key and value of an `ms`, for values of the usual size.
     length: Vec<u8>,
+    value_size: usize,
 }
 
 impl Memcached {
     fn new(value_size: usize) -> Self {
-        Memcached { length: format!(" {value_size}\r\n").into_bytes() }
+        Memcached { length: format!(" {value_size}\r\n").into_bytes(), value_size }
     }
 }
 
@@ -84,10 +120,30 @@ impl Protocol for Memcached {
     }
 
     #[inline]
-    fn put_head(&self, key: &[u8], out: &mut Vec<u8>) {
+    fn put_head(&self, key: &[u8], len: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(b"ms ");
         out.extend_from_slice(key);
-        out.extend_from_slice(&self.length);
+        if len == self.value_size {
+            out.extend_from_slice(&self.length);
+        } else {
+            out.extend_from_slice(format!(" {len}\r\n").as_bytes());
+        }
+    }
+
+    const STATISTICS: &'static [u8] = b"stats\r\n";
+
+    fn parse_statistics<'a>(&self, bytes: &'a [u8]) -> Parsed<'a> {
+        match bytes.ends_with(b"END\r\n") {
+            true => Parsed::Whole(bytes.len(), Reply::Value(bytes)),
+            false => Parsed::Partial(bytes.len() + 1),
+        }
+    }
+
+    fn usage(statistics: &str) -> Option<Usage> {
+        Some(Usage {
+            values: statistic(statistics, "STAT curr_items ")?,
+            evicted: statistic(statistics, "STAT evictions ")?,
+        })
     }
 
     #[inline]
@@ -141,8 +197,9 @@ mod tests {
         let memcached = Memcached::new(64);
         let mut out = Vec::new();
         memcached.get(b"key", &mut out);
-        memcached.put_head(b"key", &mut out);
-        assert_eq!(out, b"mg key v\r\nms key 64\r\n");
+        memcached.put_head(b"key", 64, &mut out);
+        memcached.put_head(b"key", 5, &mut out);
+        assert_eq!(out, b"mg key v\r\nms key 64\r\nms key 5\r\n");
     }
 
     #[test]
@@ -154,5 +211,33 @@ mod tests {
         };
         assert_eq!(of("-I"), "81m");
         assert!(of("-m").parse::<u64>().unwrap() > 100 * 81);
+    }
+
+    #[test]
+    fn a_cache_has_the_memory_of_the_run() {
+        let cache = |memory: &str| {
+            let line = format!("--eviction sieve --nodes 2 --records 10000000 --memory {memory}");
+            spec(&line).unwrap()
+        };
+        let arguments = arguments(&cache("3MiB"), &Place::Unix("s".into()));
+        let at = arguments.iter().position(|argument| argument == "-m").unwrap();
+        assert_eq!(arguments[at + 1], "6", "of both nodes");
+        for (memory, reason) in [("3000KiB", "whole number of MiB"), ("512KiB", "two of its")] {
+            let error = check_memory(&cache(memory)).unwrap_err();
+            assert!(error.is_skip() && error.to_string().contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn statistics_end_with_a_line_and_tell_the_items() {
+        let memcached = Memcached::new(4);
+        let text = b"STAT curr_items 12\r\nSTAT evictions 345\r\nEND\r\n";
+        for cut in 0..text.len() {
+            assert_eq!(memcached.parse_statistics(&text[..cut]), Parsed::Partial(cut + 1));
+        }
+        let whole = Parsed::Whole(text.len(), Reply::Value(text));
+        assert_eq!(memcached.parse_statistics(text), whole);
+        let usage = Memcached::usage(std::str::from_utf8(text).unwrap());
+        assert_eq!(usage, Some(Usage { values: 12, evicted: 345 }));
     }
 }

@@ -30,7 +30,7 @@ use crate::measured::{Limits, Measured};
 use crate::progress::Progress;
 use crate::spec::Spec;
 use crate::system::Fabric;
-use crate::tally::Traffic;
+use crate::tally::{Traffic, Usage};
 use crate::trace::Trace;
 use crate::tuning::{Cores, Tuning};
 use crate::workload::Workload;
@@ -166,6 +166,11 @@ pub trait Target {
     /// of PUTs over the fabric, each by themselves. This takes longer, so nothing is timed. Without
     /// a fabric it executes nothing and returns `None`.
     fn traffic(&mut self, _run: &Run<'_>) -> Result<Option<Traffic>> {
+        Ok(None)
+    }
+
+    /// What the store holds and has evicted; `None` for a store that does not evict.
+    fn usage(&mut self) -> Result<Option<Usage>> {
         Ok(None)
     }
 

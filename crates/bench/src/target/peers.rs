@@ -14,6 +14,7 @@ impl System for Peer {
         match self {
             Peer::Memcached => "memcached",
             Peer::Redis => "redis",
+            Peer::RedisLfu => "redis-lfu",
             Peer::Lmdb => "lmdb",
             Peer::Papaya => "papaya",
             Peer::Hashbrown => "hashbrown",
@@ -29,9 +30,15 @@ impl System for Peer {
     }
 
     fn start(&self, spec: &Spec, interrupted: &AtomicBool) -> Result<Box<dyn Service>> {
+        let evicts = matches!(self, Peer::Memcached | Peer::Redis | Peer::RedisLfu);
+        if spec.replay.is_some() && !evicts {
+            let reason = "it does not evict, and --trace is for caches".into();
+            return Err(TargetError::Unsuitable { peer: self.name(), reason });
+        }
         Ok(match self {
             Peer::Memcached => Box::new(memcached::start(spec, interrupted)?),
-            Peer::Redis => Box::new(redis::start(spec, interrupted)?),
+            Peer::Redis => Box::new(redis::start(spec, "allkeys-lru", interrupted)?),
+            Peer::RedisLfu => Box::new(redis::start(spec, "allkeys-lfu", interrupted)?),
             Peer::Lmdb => Box::new(lmdb::Home::create(spec)?),
             Peer::Papaya | Peer::Hashbrown => Box::new(maps::Nowhere::create(self.name(), spec)?),
         })
@@ -40,7 +47,7 @@ impl System for Peer {
     fn connect(&self, spec: &Spec, endpoint: &Endpoint, _client: u32) -> Result<Box<dyn Target>> {
         Ok(match self {
             Peer::Memcached => Box::new(memcached::connect(spec, endpoint)?),
-            Peer::Redis => Box::new(redis::connect(spec, endpoint)?),
+            Peer::Redis | Peer::RedisLfu => Box::new(redis::connect(spec, endpoint)?),
             Peer::Lmdb => Box::new(lmdb::Lmdb::open(spec, endpoint)?),
             Peer::Papaya => maps::papaya(spec),
             Peer::Hashbrown => maps::hashbrown(spec),

@@ -22,6 +22,7 @@ use super::protocol::{Parsed, Protocol, Reply};
 use super::{Result, Target, server};
 use crate::error::TargetError;
 use crate::measure::{Kind, Op, Outcome, Run};
+use crate::tally::Usage;
 use crate::workload::Workload;
 
 /// Requests are made ahead up to this many bytes, or one request.
@@ -37,7 +38,7 @@ const QUOTE_BYTES_MAX: usize = 80;
 /// Tries of a spinning client, of about 0.2 µs each: longer than a server needs.
 const SPINS: u32 = 500;
 
-/// The source of operations and the receiver of their results.
+/// The source of operations and the receiver of their results. A result may bring more operations.
 trait Feed {
     fn next(&mut self, now: u64) -> Option<Op>;
     fn done(&mut self, op: &Op, reply: &Reply<'_>, now: u64);
@@ -96,10 +97,9 @@ impl<P: Protocol> Pipeline<P> {
     /// half while the other is made, and neither side wakes for single requests.
     fn drive(&mut self, depth: usize, workload: &Workload, feed: &mut impl Feed) -> Result<()> {
         let mut now = feed.now();
-        let mut more = true;
         loop {
-            if more && self.window.len() <= depth / 2 {
-                more = self.refill(depth, workload, feed, now);
+            if self.window.len() <= depth / 2 {
+                self.refill(depth, workload, feed, now);
             }
             if self.window.is_empty() {
                 return Ok(());
@@ -110,33 +110,26 @@ impl<P: Protocol> Pipeline<P> {
         }
     }
 
-    /// Makes requests until the window or the buffer is full; returns false when the feed has no
-    /// more.
-    fn refill(
-        &mut self,
-        depth: usize,
-        workload: &Workload,
-        feed: &mut impl Feed,
-        now: u64,
-    ) -> bool {
+    /// Makes requests until the window or the buffer is full, or the feed has none for now.
+    fn refill(&mut self, depth: usize, workload: &Workload, feed: &mut impl Feed, now: u64) {
         while self.window.len() < depth && self.out.len() < OUT_BYTES_MAX {
             let Some(op) = feed.next(now) else {
-                return false;
+                return;
             };
             workload.write_key(op.record, &mut self.key);
             match op.kind {
                 Kind::Get => self.protocol.get(&self.key, &mut self.out),
                 Kind::Put => {
-                    self.protocol.put_head(&self.key, &mut self.out);
+                    let len = op.size as usize;
+                    self.protocol.put_head(&self.key, len, &mut self.out);
                     let at = self.out.len();
-                    self.out.resize(at + workload.value_size(), 0);
+                    self.out.resize(at + len, 0);
                     workload.write_value(op.record, op.version, &mut self.out[at..]);
                     self.out.extend_from_slice(self.protocol.put_tail());
                 }
             }
             self.window.push_back(op);
         }
-        true
     }
 
     /// Sends waiting requests without blocking, then waits for replies or, if requests are left,
@@ -238,6 +231,28 @@ impl<P: Protocol> Pipeline<P> {
     }
 }
 
+impl<P: Protocol> Pipeline<P> {
+    /// Asks the server what it holds and has evicted. Nothing else is outstanding.
+    fn ask_usage(&mut self) -> Result<Usage> {
+        self.out.extend_from_slice(P::STATISTICS);
+        loop {
+            self.exchange()?;
+            let bytes = &self.inbox[self.in_start..self.in_end];
+            match self.protocol.parse_statistics(bytes) {
+                Parsed::Partial(needed) => self.in_needed = needed.max(bytes.len() + 1),
+                Parsed::Whole(len, Reply::Value(text)) => {
+                    let usage = std::str::from_utf8(text).ok().and_then(P::usage);
+                    let usage = usage.ok_or_else(|| garbage::<P>(text))?;
+                    self.in_start += len;
+                    self.in_needed = 1;
+                    return Ok(usage);
+                }
+                _ => return Err(garbage::<P>(bytes)),
+            }
+        }
+    }
+}
+
 impl<P: Protocol> Target for Pipeline<P> {
     fn load(
         &mut self,
@@ -247,6 +262,7 @@ impl<P: Protocol> Target for Pipeline<P> {
     ) -> Result<()> {
         self.key.resize(workload.key_size(), 0);
         let mut feed = LoadFeed {
+            value_size: workload.value_size(),
             next: records.start,
             end: records.end,
             done: 0,
@@ -267,7 +283,11 @@ impl<P: Protocol> Target for Pipeline<P> {
 
     fn run(&mut self, run: &Run<'_>) -> Result<()> {
         self.key.resize(run.workload().key_size(), 0);
-        self.drive(self.depth, run.workload(), &mut RunFeed { run })
+        self.drive(self.depth, run.workload(), &mut RunFeed { run, fills: VecDeque::new() })
+    }
+
+    fn usage(&mut self) -> Result<Option<Usage>> {
+        self.ask_usage().map(Some)
     }
 
     fn set_spinning(&mut self, spinning: bool) {
@@ -278,11 +298,13 @@ impl<P: Protocol> Target for Pipeline<P> {
 /// Operations of a measured phase.
 struct RunFeed<'a, 'b> {
     run: &'a Run<'b>,
+    /// PUTs of values that were not found. They come first.
+    fills: VecDeque<Op>,
 }
 
 impl Feed for RunFeed<'_, '_> {
     fn next(&mut self, now: u64) -> Option<Op> {
-        self.run.next_at(now)
+        self.fills.pop_front().or_else(|| self.run.next_at(now))
     }
 
     fn done(&mut self, op: &Op, reply: &Reply<'_>, now: u64) {
@@ -293,6 +315,7 @@ impl Feed for RunFeed<'_, '_> {
             Reply::Refused(_) => Outcome::Failed,
         };
         self.run.finish_at(op, outcome, now);
+        self.fills.extend(self.run.fill(op, outcome));
     }
 
     fn now(&self) -> u64 {
@@ -302,6 +325,7 @@ impl Feed for RunFeed<'_, '_> {
 
 /// A PUT of every record.
 struct LoadFeed<'a> {
+    value_size: usize,
     next: u64,
     end: u64,
     done: u64,
@@ -317,7 +341,7 @@ impl Feed for LoadFeed<'_> {
             return None;
         }
         self.next += 1;
-        Some(Op::load(self.next - 1))
+        Some(Op::load(self.next - 1, self.value_size))
     }
 
     fn done(&mut self, _op: &Op, reply: &Reply<'_>, _now: u64) {

@@ -1,5 +1,7 @@
 //! The interface of a socket peer's wire format to the pipeline.
 
+use crate::tally::Usage;
+
 /// Status lines are short: a line without an end after this many bytes is garbage.
 const LINE_BYTES_MAX: usize = 4096;
 
@@ -11,13 +13,22 @@ pub trait Protocol {
     /// Appends a request for the value of `key`.
     fn get(&self, key: &[u8], out: &mut Vec<u8>);
 
-    /// Appends the part of a request before the value that it stores.
-    fn put_head(&self, key: &[u8], out: &mut Vec<u8>);
+    /// Appends the part of a request before the value that it stores, which has `len` bytes.
+    fn put_head(&self, key: &[u8], len: usize, out: &mut Vec<u8>);
 
     /// The part of a request behind the value.
     fn put_tail(&self) -> &'static [u8] {
         b"\r\n"
     }
+
+    /// A request for the server's statistics, which are text.
+    const STATISTICS: &'static [u8];
+
+    /// Parses the statistics at the front of `bytes`: a `Reply::Value`.
+    fn parse_statistics<'a>(&self, bytes: &'a [u8]) -> Parsed<'a>;
+
+    /// What the statistics say of a server that evicts; `None` if they do not say it.
+    fn usage(statistics: &str) -> Option<Usage>;
 
     /// Parses the reply at the front of `bytes`.
     fn parse<'a>(&self, bytes: &'a [u8]) -> Parsed<'a>;
@@ -45,6 +56,13 @@ pub enum Reply<'a> {
     Stored,
     /// Refused, in the server's words.
     Refused(&'a [u8]),
+}
+
+/// The number that follows `name` at the beginning of a line of statistics.
+pub fn statistic(statistics: &str, name: &str) -> Option<u64> {
+    let rest = statistics.lines().find_map(|line| line.strip_prefix(name))?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
 }
 
 /// A decimal number; `None` for anything else, or if it does not fit.
@@ -113,6 +131,13 @@ pub mod tests {
         for bad in [&b""[..], b"-1", b"1 ", b"9999999999999999999"] {
             assert_eq!(decimal(bad), None);
         }
+    }
+
+    #[test]
+    fn statistics_are_found_by_the_beginnings_of_lines() {
+        let text = "a_b:1\r\nb:23\r\ndb0:keys=4,expires=0\r\nempty:\r\n";
+        let found = ["b:", "db0:keys=", "a:", "empty:"].map(|name| statistic(text, name));
+        assert_eq!(found, [Some(23), Some(4), None, None]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::measured::Limits;
 use crate::options::{ReadMode, TABLE};
 use crate::spec::Spec;
 use crate::system::Engine;
-use crate::tally::Traffic;
+use crate::tally::{Traffic, Usage};
 use crate::target::{Endpoint, Result, Target};
 use crate::trace::Trace;
 use crate::workload::{Workload, touched};
@@ -187,6 +187,17 @@ impl Target for Client {
 
     fn refusal(&self) -> Option<String> {
         self.refusal.clone()
+    }
+
+    fn usage(&mut self) -> Result<Option<Usage>> {
+        let nodes = self.table.usage().map_err(lost(self.engine, "ask for the table's use"))?;
+        let mut sum = Usage::default();
+        for node in nodes {
+            sum.values += node.entries;
+            let forgotten = node.forgotten.unwrap_or_default();
+            sum.evicted += forgotten.iter().map(|class| class.evicted).sum::<u64>();
+        }
+        Ok(Some(sum))
     }
 
     fn traffic(&mut self, run: &Run<'_>) -> Result<Option<Traffic>> {

@@ -3,6 +3,7 @@
 use loch::{Error, Table};
 
 use crate::measure::{Kind, Op, Outcome, Run};
+use crate::workload::Workload;
 
 /// The operations of one batch, and the buffers that batches reuse.
 struct Batch {
@@ -41,9 +42,7 @@ impl Batch {
                     self.gets.push(op);
                 }
                 Kind::Put => {
-                    let (key, value) = &mut self.pairs[self.puts.len()];
-                    workload.write_key(op.record, key);
-                    workload.write_value(op.record, op.version, value);
+                    write_pair(workload, &op, &mut self.pairs[self.puts.len()]);
                     self.puts.push(op);
                 }
             }
@@ -64,9 +63,7 @@ impl Batch {
             run.finish(&gets[get], outcome);
             answered[get] = true;
             if let Some(fill) = run.fill(&gets[get], outcome) {
-                let (key, value) = &mut pairs[puts.len()];
-                run.workload().write_key(fill.record, key);
-                run.workload().write_value(fill.record, fill.version, value);
+                write_pair(run.workload(), &fill, &mut pairs[puts.len()]);
                 puts.push(fill);
             }
         });
@@ -86,6 +83,14 @@ impl Batch {
         puts.iter().for_each(|put| run.finish(put, outcome));
         done
     }
+}
+
+/// Writes key and value of a PUT.
+#[inline]
+fn write_pair(workload: &Workload, put: &Op, (key, value): &mut (Vec<u8>, Vec<u8>)) {
+    workload.write_key(put.record, key);
+    value.resize(put.size as usize, 0);
+    workload.write_value(put.record, put.version, value);
 }
 
 /// Does the operations of `run`, `size` at a time: first those that are GETs, and then the PUTs. A

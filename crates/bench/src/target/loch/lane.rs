@@ -218,7 +218,8 @@ pub async fn load_batch<S: Store>(
         let mut lane = Lane::new(workload);
         while next.get() < records.end {
             let record = next.replace(next.get() + 1);
-            let (key, value) = lane.pair(workload, &Op::load(record));
+            let load = Op::load(record, workload.value_size());
+            let (key, value) = lane.pair(workload, &load);
             store.put(key, value).await?;
         }
         Ok(())
@@ -261,7 +262,8 @@ impl Lane {
     #[inline]
     fn pair(&mut self, workload: &Workload, op: &Op) -> (&[u8], &[u8]) {
         workload.write_key(op.record, &mut self.key);
-        workload.write_value(op.record, op.version, &mut self.value);
-        (&self.key, &self.value)
+        let value = &mut self.value[..op.size as usize];
+        workload.write_value(op.record, op.version, value);
+        (&self.key, value)
     }
 }

@@ -134,7 +134,9 @@ fn config(
     check_item(engine, spec)?;
     let serves = engine.serves();
     let data_bytes = data_bytes_a_node(spec, protocol(engine, spec), room);
-    check_data(spec, data_bytes)?;
+    if spec.table.memory.is_none() {
+        check_data(spec, data_bytes)?;
+    }
     let index_slots = index_slots_a_node(spec);
     let common = TableConfig {
         workers: serves.then_some(spec.servers.workers),
@@ -143,7 +145,7 @@ fn config(
         value_max: Some(ByteSize::new(spec.value_size as u64)),
         ..TableConfig::new(TABLE, engine.options())
     };
-    let (table, is_tuned) = declare(engine, spec, common, index_slots)
+    let (mut table, is_tuned) = declare(engine, spec, common, index_slots)
         .map_err(|error| TargetError::Impossible(error.to_string()))?;
     let map = map_with_room_enough(&table, spec, sessions);
     let table_bytes = match spec.table.memory {
@@ -156,6 +158,8 @@ fn config(
         false => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
     };
     let requests = map.map_or(0, |map| map.request_bytes());
+    // Memory that was declared is what the table has, and no more.
+    table.memory = spec.table.memory.map(|_| ByteSize::new(values.max(requests) + requests));
     let memory = tables_offset(sessions.of_node + 1)
         + requests
         // They may take no more than half of a table.
@@ -180,7 +184,11 @@ fn declare(
 ) -> Result<(TableConfig, bool), loch::Error> {
     let LayoutOptions { ways, filter_bits, multi_read, checksums, .. } = LayoutOptions::default();
     // Engines that keep values in their own memory know the best size of their index.
-    if !engine.needs().private_memory && spec.table.memory.is_none() {
+    let index_slots = match spec.table.memory {
+        Some(_) => spec.table.index_slots,
+        None => Some(index_slots).filter(|_| !engine.needs().private_memory),
+    };
+    if let Some(index_slots) = index_slots {
         table.set("index_slots", i64::try_from(index_slots).unwrap_or(i64::MAX))?;
     }
     let tuned_for = toml::Table::from_iter([

@@ -24,13 +24,23 @@ impl Protocol for Toy {
         out.extend_from_slice(key);
     }
 
-    fn put_head(&self, key: &[u8], out: &mut Vec<u8>) {
+    fn put_head(&self, key: &[u8], _: usize, out: &mut Vec<u8>) {
         out.push(b'P');
         out.extend_from_slice(key);
     }
 
     fn put_tail(&self) -> &'static [u8] {
         b""
+    }
+
+    const STATISTICS: &'static [u8] = b"";
+
+    fn parse_statistics<'a>(&self, _: &'a [u8]) -> Parsed<'a> {
+        Parsed::Garbage
+    }
+
+    fn usage(_: &str) -> Option<Usage> {
+        None
     }
 
     fn parse<'a>(&self, bytes: &'a [u8]) -> Parsed<'a> {
@@ -134,4 +144,22 @@ fn an_answer_to_another_question_ends_the_run() {
     let (result, _) = run_against("--records 1 --reads 1", 9, |_, _| b"!\r\n".to_vec());
     let message = result.unwrap_err().to_string();
     assert!(message.contains(r"!\r\n"), "{message}");
+}
+
+#[test]
+fn a_cache_fills_its_misses_beside_the_operations_of_the_run() {
+    for lanes in [1, 2, 32] {
+        let line = format!("--eviction sieve --records 1 --reads 1 --lanes {lanes}");
+        let (result, tally) =
+            run_against(
+                &line,
+                9,
+                |request, _| {
+                    if request[0] == b'P' { b"S".to_vec() } else { b"M".to_vec() }
+                },
+            );
+        result.unwrap();
+        assert_eq!((tally.gets, tally.get_hits, tally.puts), (2000, 0, 2000), "{lanes} lanes");
+        assert_eq!((tally.miss_bytes, tally.put_bytes), (2000 * 64, 2000 * 64));
+    }
 }

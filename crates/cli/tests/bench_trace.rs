@@ -1,0 +1,160 @@
+//! `loch bench --trace`: files of requests, replayed on Loch and on the peers that are installed.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const LOCH: &str = env!("CARGO_BIN_EXE_loch");
+
+/// Requests of one file.
+const REQUESTS: u64 = 30_000;
+
+fn bench(arguments: &str) -> Output {
+    Command::new(LOCH)
+        .arg("bench")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("the binary under test starts")
+}
+
+/// A file of requests of `keys` keys, few of which have most of the requests: values of 100 to
+/// 1000 bytes. Returns also the number of keys that it asks for.
+fn file(dir: &TempDir, keys: u64) -> (String, u64) {
+    let (mut text, mut seen) = (String::from("key,size\n"), std::collections::HashSet::new());
+    let mut state = 1u64;
+    for _ in 0..REQUESTS {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let uniform = (state >> 33) as f64 / (1u64 << 31) as f64;
+        let key = (uniform.powi(4) * keys as f64) as u64;
+        seen.insert(key);
+        writeln!(text, "user:{key},{}", 100 + key * 7919 % 900).expect("text can be written");
+    }
+    let path = dir.path().join("requests.csv");
+    std::fs::write(&path, text).expect("a temporary file can be written");
+    (path.display().to_string(), seen.len() as u64)
+}
+
+/// Loch, and the peers that are installed.
+fn systems() -> (String, usize) {
+    let is_there = |program: &str| {
+        ["/usr/bin", "/usr/local/bin"].iter().any(|dir| Path::new(dir).join(program).exists())
+    };
+    let peers =
+        [("memcached", "memcached"), ("redis", "redis-server"), ("redis-lfu", "redis-server")];
+    let peers = peers.into_iter().filter(|(_, program)| is_there(program));
+    let peers: Vec<_> = peers.map(|(peer, _)| peer).collect();
+    let options =
+        if peers.is_empty() { String::new() } else { format!("--peer {}", peers.join(",")) };
+    (format!("--engine nessie,nessie-server {options}"), 2 + peers.len())
+}
+
+/// The objects of a replay that has to succeed.
+fn replayed(file: &str, options: &str) -> Vec<Value> {
+    let (systems, count) = systems();
+    let options = format!("{systems} --trace {file} --eviction sieve {options}");
+    let output = bench(&format!("--json --verify {options}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{options}: {stderr}");
+    let lines = String::from_utf8(output.stdout).expect("JSON is UTF-8");
+    let objects: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert_eq!(objects.len(), count, "{lines}");
+    objects
+}
+
+fn number(object: &Value, field: &str) -> u64 {
+    object[field].as_u64().unwrap_or_else(|| panic!("{field}: {object}"))
+}
+
+#[test]
+fn a_cache_with_room_for_all_misses_each_key_once() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let (file, keys) = file(&dir, 2000);
+    for object in replayed(&file, "--memory 16MiB --key-size 24") {
+        assert_eq!(
+            (number(&object, "gets"), number(&object, "puts")),
+            (REQUESTS, keys),
+            "{object}"
+        );
+        assert_eq!(number(&object, "get_hits"), REQUESTS - keys, "{object}");
+        let ratio = object["hit_ratio"].as_f64().expect("a ratio");
+        assert!((ratio - (1.0 - keys as f64 / REQUESTS as f64)).abs() < 1e-6, "{object}");
+        assert_eq!((number(&object, "values_held"), number(&object, "evicted")), (keys, 0));
+        let kept = ["records", "memory_bytes", "errors"].map(|field| number(&object, field));
+        assert_eq!(kept, [keys, 16 << 20, 0], "{object}");
+        assert_eq!((&object["dist"], object["trace"].as_str()), (&"trace".into(), Some(&*file)));
+    }
+}
+
+#[test]
+fn a_cache_that_is_too_small_evicts_and_still_hits() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let (file, keys) = file(&dir, 60_000);
+    for object in replayed(&file, "--memory 2MiB --index-slots 8192") {
+        let [gets, hits, puts] = ["gets", "get_hits", "puts"].map(|field| number(&object, field));
+        assert_eq!((gets, gets - hits, &object["errors"]), (REQUESTS, puts, &0.into()), "{object}");
+        let [held, evicted] = ["values_held", "evicted"].map(|field| number(&object, field));
+        // 550 bytes in the mean; memcached gives each size a first page, whatever its limit is.
+        assert!(held > 1000 && held < 12_000 && evicted > 1000, "{object}");
+        assert!(held + evicted >= puts && puts >= keys, "{object}");
+        for ratio in ["hit_ratio", "byte_hit_ratio"] {
+            let ratio = object[ratio].as_f64().expect("a ratio");
+            assert!((0.2..0.6).contains(&ratio), "{object}");
+        }
+        assert!(object["limit_ops_per_s"].is_null() && object["verbs_per_get"].is_null());
+    }
+}
+
+#[test]
+fn clients_share_the_requests_and_ops_end_the_replay() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let (file, _) = file(&dir, 2000);
+    for object in replayed(&file, "--memory 16MiB --clients 3 --lanes 4") {
+        assert_eq!(number(&object, "gets"), REQUESTS, "{object}");
+    }
+    for object in replayed(&file, "--memory 16MiB --ops 100") {
+        assert_eq!(number(&object, "gets"), 100, "{object}");
+    }
+}
+
+#[test]
+fn a_workload_of_the_benchs_own_fills_a_cache_too() {
+    let (systems, count) = systems();
+    let line = "--eviction sieve --memory 8MiB --records 40000 --value-size 500 --ops 40000";
+    let output = bench(&format!("--json --verify {systems} {line} --reads 1"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).expect("JSON is UTF-8");
+    assert_eq!(lines.lines().count(), count, "{lines}");
+    for line in lines.lines() {
+        let object: Value = serde_json::from_str(line).expect(line);
+        let [gets, hits, puts] = ["gets", "get_hits", "puts"].map(|field| number(&object, field));
+        assert!(gets == 40_000 && puts == gets - hits && puts > 0, "{object}");
+        assert!(number(&object, "evicted") > 0 && number(&object, "values_held") > 0, "{object}");
+        assert_eq!(object["hit_ratio"], object["byte_hit_ratio"], "{object}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_replayed_are_refused_by_line() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let path = dir.path().join("bad.csv");
+    std::fs::write(&path, "user:1,10\nuser:2\n").expect("a temporary file can be written");
+    let cache = "--eviction sieve --memory 16MiB";
+    for (line, said) in [
+        (format!("--trace {} {cache}", path.display()), "line 2"),
+        (format!("--trace {}/none.csv {cache}", dir.path().display()), "none.csv"),
+        (format!("--trace {} {cache}", dir.path().display()), "not a file"),
+        (format!("--trace {}", path.display()), "--eviction sieve"),
+    ] {
+        let output = bench(&line);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
+        assert!(output.stdout.is_empty() && stderr.contains(said), "{line}: {stderr}");
+    }
+    let (file, _) = file(&dir, 100);
+    let output = bench(&format!("--engine none --peer lmdb --trace {file} {cache}"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("it does not evict"));
+}
