@@ -12,9 +12,6 @@ use crate::nessie::layout::hash::{Candidates, TableMap};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::marks::Marks;
 
-/// Buckets of a run.
-const RUN_BUCKETS: u64 = 64;
-
 /// The words of a key's candidates, by candidate number.
 pub(in crate::nessie) type Words = [Ite; CANDIDATES_MAX];
 
@@ -26,15 +23,15 @@ pub(in crate::nessie) struct Hand {
 }
 
 impl Hand {
-    /// A run of buckets, which are in one shard, and their number. The hand goes on behind them,
-    /// and begins anywhere.
-    pub fn next<F: Fabric>(&self, map: &TableMap, fabric: &F) -> (RemoteAddr, usize) {
+    /// A run of up to `most` buckets, which are in one shard, and their number. The hand goes on
+    /// behind them, and begins anywhere.
+    pub fn next<F: Fabric>(&self, map: &TableMap, fabric: &F, most: u64) -> (RemoteAddr, usize) {
         let geometry = &map.shape.geometry;
         let of_shard = u64::from(geometry.buckets_per_shard);
         let all = of_shard * map.shards().len() as u64;
         let bucket = self.bucket.get().unwrap_or_else(|| fabric.random() % all);
         let (shard, within) = (bucket / of_shard, bucket % of_shard);
-        let count = RUN_BUCKETS.min(of_shard - within);
+        let count = most.min(of_shard - within);
         self.bucket.set(Some((bucket + count) % all));
         let at = map.shards()[shard as usize].add(within * geometry.bucket_bytes());
         (at, count as usize)
