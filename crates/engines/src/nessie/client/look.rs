@@ -12,9 +12,6 @@ use crate::nessie::layout::hash::{Candidates, TableMap};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::marks::Marks;
 
-/// Buckets of a run.
-const RUN_BUCKETS: u64 = 64;
-
 /// The words of a key's candidates, by candidate number.
 pub(in crate::nessie) type Words = [Ite; CANDIDATES_MAX];
 
@@ -26,12 +23,12 @@ pub(in crate::nessie) struct Hand {
 }
 
 impl Hand {
-    /// A run of buckets, which are in one shard, and their number. The hand goes on behind them,
-    /// and begins anywhere.
-    pub fn next<F: Fabric>(&self, map: &TableMap, fabric: &F) -> (RemoteAddr, usize) {
+    /// A run of up to `most` buckets, which are in one shard, and their number. The hand goes on
+    /// behind them, and begins anywhere.
+    pub fn next<F: Fabric>(&self, map: &TableMap, fabric: &F, most: u64) -> (RemoteAddr, usize) {
         let all = map.buckets();
         let bucket = self.bucket.get().unwrap_or_else(|| fabric.random() % all);
-        let (at, count) = map.run(bucket, RUN_BUCKETS);
+        let (at, count) = map.run(bucket, most);
         self.bucket.set(Some((bucket + count) % all));
         (at, count as usize)
     }

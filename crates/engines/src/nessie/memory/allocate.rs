@@ -23,7 +23,7 @@ const PARKED_ENTRIES: usize = 256;
 /// lanes go on meanwhile.
 const HELD_POLL_US: u64 = 50;
 /// How often a client evicts before it looks again for memory that nobody uses.
-const EVICTIONS_WITHOUT_LOOK: u32 = 256;
+const EVICTIONS_WITHOUT_LOOK: u32 = 1024;
 const _: () = assert!(HELD_POLL_US <= LANES_PAUSE_US_MAX);
 
 impl<F: Fabric> Client<F> {

@@ -20,7 +20,7 @@ use std::collections::BinaryHeap;
 use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
 
 use crate::error::EngineError;
-use crate::limits::{EVICTED_AT_A_TIME, SAMPLED_FOR_ONE};
+use crate::limits::{EVICTED_FAR, EVICTED_NEAR, SAMPLED_FOR_ONE};
 use crate::nessie::client::Client;
 use crate::nessie::client::pins::is_pinned;
 use crate::nessie::layout::dte::{
@@ -36,8 +36,11 @@ use crate::planted::{self, Bug};
 /// Entries that are looked at side by side.
 const LANES: usize = 16;
 /// The most runs of buckets that one search READs: where memory is near, and over a network.
-const NEAR_RUNS: usize = 16;
+const NEAR_RUNS: usize = 64;
 const FAR_RUNS: usize = 2;
+/// The buckets of such a run.
+const NEAR_RUN_BUCKETS: u64 = 16;
+const FAR_RUN_BUCKETS: u64 = 64;
 /// Entries of its slabs that a client looks at if the index shows it too few of them.
 const SAMPLED_IN_SLABS: usize = 64;
 /// Bytes of the key that are read with an entry's header.
@@ -101,19 +104,22 @@ impl<F: Fabric> Client<F> {
         let mut seen = 0;
         // The largest is the one that is worth most.
         let mut least: BinaryHeap<(u32, Shown)> = BinaryHeap::new();
-        let runs = if self.is_near { NEAR_RUNS } else { FAR_RUNS };
+        let (runs, most) = match self.is_near {
+            true => (NEAR_RUNS, EVICTED_NEAR),
+            false => (FAR_RUNS, EVICTED_FAR),
+        };
         for _ in 0..runs {
             self.look_at_run(class, |worth, shown| {
                 seen += 1;
-                if least.len() < EVICTED_AT_A_TIME {
+                if least.len() < most {
                     least.push((worth, shown));
-                } else if least.peek().is_some_and(|most| worth < most.0) {
+                } else if least.peek().is_some_and(|dearest| worth < dearest.0) {
                     least.pop();
                     least.push((worth, shown));
                 }
             })
             .await?;
-            if seen >= EVICTED_AT_A_TIME * SAMPLED_FOR_ONE {
+            if seen >= most * SAMPLED_FOR_ONE {
                 break;
             }
         }
@@ -142,7 +148,8 @@ impl<F: Fabric> Client<F> {
         let geometry = &self.map.shape.geometry;
         let (slots, now) = (usize::from(geometry.bucket_slots), self.mark_epoch());
         let bucket_bytes = geometry.bucket_bytes() as usize;
-        let (first, buckets) = self.hand.next(&self.map, &self.fabric);
+        let run = if self.is_near { NEAR_RUN_BUCKETS } else { FAR_RUN_BUCKETS };
+        let (first, buckets) = self.hand.next(&self.map, &self.fabric, run);
         let (run, done) = self.fabric.read(first, buckets * bucket_bytes, self.spare.take()).await;
         done?;
         for (number, bucket) in run.chunks_exact(bucket_bytes).enumerate() {
