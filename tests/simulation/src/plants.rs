@@ -232,7 +232,7 @@ impl Plant {
             (_, Bug::BatchUnpinned) => 34_611,
             (_, Bug::BatchRestUnpinned) => 15_919,
             (_, Bug::EvictedAnyway) => 4_614,
-            (_, Bug::MoveAwaitedInVain) => 2_589,
+            (_, Bug::MoveAwaitedInVain) => 4_659,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,
         })

@@ -174,7 +174,11 @@ const LAYERS: [Layers; 15] = [
     },
     Layers {
         folder: "crates/engines/src/nessie/client/",
-        order: &[&["cache", "look", "pins", "turns"], &["alloc", "marking"], &["batch", "waits"]],
+        order: &[
+            &["cache", "look", "pins", "turns", "worth"],
+            &["alloc", "marking"],
+            &["batch", "waits"],
+        ],
         never: &[],
         known: &[],
         whole: true,

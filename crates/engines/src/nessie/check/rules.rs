@@ -47,8 +47,8 @@ pub(in crate::nessie) trait Rules {
         report: &mut Scrubbed,
     ) -> Result<bool, EngineError>;
 
-    /// Removes the value of a key if it has expired. Returns whether this client removed it.
-    async fn expire_key(&self, key: &[u8]) -> Result<bool, EngineError>;
+    /// Removes the value of a key if it has expired.
+    async fn expire_key(&self, key: &[u8]) -> Result<(), EngineError>;
 
     /// The description of what is wrong with a slot that holds a word, if anything is.
     async fn wrong_with(&self, at: RemoteAddr, word: Ite) -> Result<Option<String>, EngineError>;

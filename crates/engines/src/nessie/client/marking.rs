@@ -17,6 +17,8 @@ use crate::nessie::layout::slab::Class;
 #[derive(Debug, Default)]
 pub(in crate::nessie) struct Clock {
     epoch: Cell<u8>,
+    /// Uses between the last look at the clock and the next.
+    uses: Cell<u32>,
     /// Uses until the client looks at the clock again.
     uses_left: Cell<u32>,
     /// Bytes that the client has turned over and not yet told the clock.
@@ -58,8 +60,22 @@ impl<F: Fabric> Client<F> {
             self.look_at_near_clock()?;
         }
         match mark.used(self.mark_epoch()) {
-            Some(mark) if !self.session.is_observer() => self.write_mark(slot, mark),
+            Some(used) if !self.session.is_observer() => self.write_use(slot, mark, used),
             _ => Ok(()),
+        }
+    }
+
+    #[inline(never)]
+    fn write_use(&self, slot: RemoteAddr, mark: Mark, used: Mark) -> Result<(), EngineError> {
+        self.worth.was_used(mark, self.mark_epoch());
+        self.write_mark(slot, used)
+    }
+
+    /// Takes note of a GET that found no value.
+    #[inline]
+    pub(in crate::nessie) fn missed(&self) {
+        if self.evicts() {
+            self.worth.looked(1);
         }
     }
 
@@ -125,7 +141,11 @@ impl<F: Fabric> Client<F> {
     }
 
     fn set_clock(&self, turned_over: u64, uses: u32) {
-        self.clock.epoch.set(epoch_of(turned_over, self.all_data_bytes()));
+        let epoch = epoch_of(turned_over, self.all_data_bytes());
+        self.clock.epoch.set(epoch);
+        self.worth.looked(self.clock.uses.get() - self.clock.uses_left.get());
+        self.worth.tick(epoch);
+        self.clock.uses.set(uses);
         self.clock.uses_left.set(uses);
     }
 
@@ -152,6 +172,7 @@ impl<F: Fabric> Client<F> {
         class: &Class,
         forgotten: Forgotten,
     ) -> Result<(), EngineError> {
+        self.counts.expired.set(self.counts.expired.get() + forgotten.expired);
         let Some(home) = self.tables.first() else { return Ok(()) };
         let counts = self.map.ledger(*home).counts(class);
         for (at, count) in counts.into_iter().zip([forgotten.evicted, forgotten.expired]) {

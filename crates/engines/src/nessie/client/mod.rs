@@ -8,6 +8,7 @@ pub(super) mod marking;
 pub(super) mod pins;
 pub(super) mod turns;
 pub(super) mod waits;
+pub(super) mod worth;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -23,6 +24,7 @@ use self::marking::Clock;
 use self::pins::Pins;
 use self::turns::Turns;
 use self::waits::Wait;
+use self::worth::Worth;
 use crate::epoch::{Pin, Session};
 use crate::error::EngineError;
 use crate::kv::check_key;
@@ -71,6 +73,8 @@ pub struct Client<F: Fabric> {
     pub(super) pins: Pins,
     /// The clock of the marks, in a table that evicts.
     pub(super) clock: Clock,
+    /// What values are worth, in a table that evicts.
+    pub(super) worth: Worth,
     /// Where the client looks next for something to evict.
     pub(super) hand: Hand,
     pub(super) counts: Counts,
@@ -88,6 +92,8 @@ pub struct Counts {
     pub moves: Cell<u64>,
     /// Unfinished moves of other clients that this client completed or undid.
     pub helped: Cell<u64>,
+    /// Values that this client removed because they had expired.
+    pub expired: Cell<u64>,
     /// Values evicted to make room for others, in a table that evicts.
     pub evicted: Cell<u64>,
 }
@@ -167,6 +173,7 @@ impl<F: Fabric> Client<F> {
             batch: Cell::default(),
             pins: Pins::default(),
             clock: Clock::default(),
+            worth: Worth::default(),
             hand: Hand::default(),
             counts: Counts::default(),
             timeout_us,

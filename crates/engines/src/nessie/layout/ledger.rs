@@ -13,7 +13,7 @@ use super::marks::EPOCHS;
 use super::slab::Class;
 
 /// Epochs of a turnover.
-const EPOCHS_A_TURNOVER: u64 = 8;
+pub const EPOCHS_A_TURNOVER: u64 = 8;
 /// The word is on a line of its own, which stays in the caches of all who read it.
 const EXPIRING_OFFSET: u64 = 64;
 const COUNTS_OFFSET: u64 = 128;

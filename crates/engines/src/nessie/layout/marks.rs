@@ -26,7 +26,7 @@ const EPOCH_BITS: u32 = 5;
 /// Epochs that a mark can tell apart.
 pub const EPOCHS: u64 = 1 << EPOCH_BITS;
 /// The most uses that a mark counts.
-const USES_MAX: u8 = u8::MAX >> EPOCH_BITS;
+pub const USES_MAX: u8 = u8::MAX >> EPOCH_BITS;
 /// Ghosts of a bucket.
 const GHOSTS: usize = 4;
 /// The byte at which the ghosts start.
@@ -94,16 +94,9 @@ impl Mark {
         epoch.wrapping_sub(self.epoch()) & (EPOCHS - 1) as u8
     }
 
-    /// How much a value is worth: an estimate of how often it will be used, in no unit. The value
-    /// that is worth least is evicted.
-    ///
-    /// A value that was never used is worth a third of a use, and what a value is worth halves with
-    /// each turnover of memory since it was used last (LRFU, with a coarse clock).
-    pub fn worth(self, epoch: u8) -> u32 {
-        /// 2 to the power of -1/8, -2/8 and so on, in parts of 2 to the power of 16.
-        const EIGHTHS: [u32; 8] = [65536, 60097, 55109, 50535, 46341, 42495, 38968, 35734];
-        let (uses, age) = (u32::from(self.uses()), usize::from(self.age(epoch)));
-        ((3 + 10 * uses) * EIGHTHS[age % 8]) >> (age / 8)
+    /// The uses, and the epochs since the last one.
+    pub fn uses_and_age(self, epoch: u8) -> (usize, usize) {
+        (self.uses().into(), self.age(epoch).into())
     }
 
     /// The mark to be written in the place of one whose epoch will soon look like a coming one: a
@@ -149,15 +142,6 @@ mod tests {
                 mark = mark.used((now + uses) % 32).unwrap();
                 prop_assert_eq!(mark.uses(), uses.min(7));
             }
-        }
-
-        #[test]
-        fn what_is_used_more_or_later_is_worth_more(
-            epoch in 0u8..32, uses in 1u8..8, age in 1u8..32,
-        ) {
-            let mark = |uses: u8, age: u8| Mark(uses << 5 | epoch.wrapping_sub(age) & 31);
-            prop_assert!(mark(uses, age).worth(epoch) > mark(uses - 1, age).worth(epoch));
-            prop_assert!(mark(uses, age).worth(epoch) < mark(uses, age - 1).worth(epoch));
         }
 
         #[test]

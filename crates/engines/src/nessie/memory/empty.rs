@@ -141,8 +141,7 @@ impl<F: Fabric> Client<F> {
         let victims = self.victims(class, (0..SAMPLED).map(number).collect()).await?;
         drop(epoch);
         let worth = |sum, worth: u32| sum + u64::from(worth);
-        let now = self.mark_epoch();
-        let sum = victims.iter().map(|victim| victim.worth(now)).fold(0, worth);
+        let sum = victims.iter().map(|victim| self.worth_of_victim(victim)).fold(0, worth);
         Ok(sum * used as u64 / victims.len().max(1) as u64)
     }
 

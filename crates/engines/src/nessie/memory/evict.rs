@@ -72,14 +72,17 @@ struct Shown {
     marks: Marks,
 }
 
-impl Victim {
-    /// What is evicted first is worth least.
-    pub fn worth(&self, epoch: u8) -> u32 {
-        if self.has_expired { 0 } else { self.mark.worth(epoch) }
-    }
-}
-
 impl<F: Fabric> Client<F> {
+    /// What a value with this mark is worth.
+    pub(in crate::nessie) fn worth_of_mark(&self, mark: Mark) -> u32 {
+        self.worth.of(mark, self.mark_epoch())
+    }
+
+    /// The victim that is worth least is evicted first.
+    pub(super) fn worth_of_victim(&self, victim: &Victim) -> u32 {
+        if victim.has_expired { 0 } else { self.worth_of_mark(victim.mark) }
+    }
+
     /// Makes room for entries of a class in the client's own slabs. Returns whether there is some
     /// now.
     pub(super) async fn evict(&self, class: Class) -> Result<bool, EngineError> {
@@ -146,7 +149,7 @@ impl<F: Fabric> Client<F> {
         mut shows: impl FnMut(u32, Shown),
     ) -> Result<(), EngineError> {
         let geometry = &self.map.shape.geometry;
-        let (slots, now) = (usize::from(geometry.bucket_slots), self.mark_epoch());
+        let slots = usize::from(geometry.bucket_slots);
         let bucket_bytes = geometry.bucket_bytes() as usize;
         let run = if self.is_near { NEAR_RUN_BUCKETS } else { FAR_RUN_BUCKETS };
         let (first, buckets) = self.hand.next(&self.map, &self.fabric, run);
@@ -165,7 +168,7 @@ impl<F: Fabric> Client<F> {
                 let Some(entry) = self.own_entry(&class, word)? else { continue };
                 let slot = at.add(position as u64 * 8);
                 let mark = self.faded(slot, marks.of(position))?;
-                shows(mark.worth(now), Shown { slot, word, entry, mark, marks });
+                shows(self.worth_of_mark(mark), Shown { slot, word, entry, mark, marks });
             }
         }
         self.spare.give_back(run);
@@ -246,8 +249,7 @@ impl<F: Fabric> Client<F> {
             }
         }
         let mut victims = self.victims(class, own).await?;
-        let now = self.mark_epoch();
-        victims.sort_by_key(|victim| (victim.worth(now), victim.entry));
+        victims.sort_by_key(|victim| (self.worth_of_victim(victim), victim.entry));
         victims.dedup_by_key(|victim| victim.entry);
         victims.truncate(victims.len().div_ceil(SAMPLED_FOR_ONE));
         Ok(victims)
@@ -390,6 +392,7 @@ impl<F: Fabric> Client<F> {
         self.retire(*entry, class, *generation)?;
         if !victim.has_expired {
             self.counts.evicted.set(self.counts.evicted.get() + 1);
+            self.worth.is_gone(victim.mark, self.mark_epoch());
             if let Some(marks) = victim.first_marks.filter(|_| self.evicts()) {
                 let at = self.map.marks_addr(victim.hash.first_bucket(&self.map)).add(GHOSTS_AT);
                 self.hint(at, &marks.with_ghost(victim.hash.print()))?;

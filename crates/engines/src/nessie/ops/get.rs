@@ -21,7 +21,7 @@ use crate::operation::Value;
 use crate::planted::{self, Bug};
 
 /// The outcome of one pass over the candidates.
-pub(in crate::nessie) enum Pass {
+pub(super) enum Pass {
     Found(usize, Ite, Header, Mark),
     Absent,
     Changed,
@@ -209,7 +209,12 @@ impl<F: Fabric> Client<F> {
                     self.remember(&candidates, slot, word, &buf);
                     return Ok(Some((header, buf)));
                 }
-                Pass::Absent => return Ok(None),
+                Pass::Absent => {
+                    if want == Want::Value {
+                        self.missed();
+                    }
+                    return Ok(None);
+                }
                 Pass::Changed => (),
             }
             attempts.again(self).await?;
@@ -217,7 +222,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// A pass over all candidates, read in one doorbell.
-    pub(in crate::nessie) async fn get_pass(
+    pub(super) async fn get_pass(
         &self,
         candidates: &Candidates,
         key: &[u8],
@@ -285,7 +290,7 @@ impl<F: Fabric> Client<F> {
     /// Removes an expired entry (protocol G4). Returns whether this client removed it. The removal,
     /// not the clock, is the event that all clients agree on, so it comes before any caller learns
     /// of the expiry.
-    pub(in crate::nessie) async fn expire(
+    pub(super) async fn expire(
         &self,
         candidates: &Candidates,
         key: &[u8],

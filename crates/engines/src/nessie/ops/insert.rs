@@ -97,9 +97,8 @@ impl<F: Fabric> Client<F> {
         words: &Words,
         marks: &[Marks; WAYS_MAX],
     ) -> Result<(), EngineError> {
-        let now = self.mark_epoch();
         let mut slots: Vec<usize> = (0..candidates.count()).collect();
-        slots.sort_by_key(|slot| candidates.mark_in(marks, *slot).worth(now));
+        slots.sort_by_key(|slot| self.worth_of_mark(candidates.mark_in(marks, *slot)));
         for slot in slots {
             let (at, word) = (candidates.slot(slot), words[slot]);
             let mark = candidates.mark_in(marks, slot);

@@ -19,7 +19,7 @@ pub(super) mod batch;
 mod conditional;
 mod delete;
 pub(super) mod draft;
-pub(super) mod get;
+mod get;
 mod insert;
 pub(super) mod migrate;
 pub(super) mod pin;

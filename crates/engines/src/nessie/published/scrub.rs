@@ -124,10 +124,10 @@ impl<F: Fabric> Rules for Client<F> {
 
     /// By one attempt: if a slot changes meanwhile, or something has to be settled first, a later
     /// walk comes back to the key.
-    async fn expire_key(&self, key: &[u8]) -> Result<bool, EngineError> {
+    async fn expire_key(&self, key: &[u8]) -> Result<(), EngineError> {
         let candidates = self.base.candidates(key)?;
         let _epoch = self.base.session.pin(&self.base.fabric)?;
-        self.expire(&candidates, key, &mut Rival::default()).await
+        self.expire(&candidates, key, &mut Rival::default()).await.map(drop)
     }
 
     async fn wrong_with(&self, at: RemoteAddr, word: Ite) -> Result<Option<String>, EngineError> {
