@@ -53,8 +53,8 @@ impl<F: Fabric> Rules for Client<F> {
         Ok(true)
     }
 
-    /// As a GET that reads no value (protocol G1 to G4): only the value that the index shows in this
-    /// look is removed.
+    /// As a GET that reads no value (protocol G1 to G4): only the value that the index shows in
+    /// this look is removed.
     async fn expire_key(&self, key: &[u8]) -> Result<(), EngineError> {
         if planted::is(Bug::ExpiredByHint) {
             return self.delete(key).await.map(drop);

@@ -140,8 +140,8 @@ impl Learned {
     }
 }
 
-/// What a value seems to be worth, in no unit. A value that was never used counts as used a third of
-/// a time.
+/// What a value seems to be worth, in no unit. A value that was never used counts as used a third
+/// of a time.
 fn guess(uses: usize, age: usize) -> f32 {
     (uses as f32 + 0.3) * (-(age as f32) / EPOCHS_A_TURNOVER as f32).exp2()
 }
