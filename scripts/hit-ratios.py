@@ -268,7 +268,9 @@ def print_tables(results):
             lines.setdefault((row["trace"], row["percent"]), {})[row["system"]] = row
     print("# Hit ratios\n")
     print("`scripts/hit-ratios.sh` writes this file.")
-    print(f"Commit {header['commit']}, {header['date']}: {header['host']}.\n")
+    own = header.get("loch_commit")
+    own = f" (Loch: {own})" if own else ""
+    print(f"Commit {header['commit']}{own}, {header['date']}: {header['host']}.\n")
     under_way = "one request" if header["lanes"] == 1 else f"{header['lanes']} requests"
     print(f"Loch had one request under way, memcached and Redis {under_way}.\n")
     print(NOTES.strip())
