@@ -108,7 +108,7 @@ fn another_release_is_told_apart_from_strangers() {
         // The acceptor still tells the version of its side.
         let mut preface = [0; 8];
         stream.read_exact(&mut preface).unwrap();
-        assert_eq!(&preface, b"LOCH\x03\x00\x01\x00");
+        assert_eq!(&preface, b"LOCH\x04\x00\x01\x00");
     });
     assert_eq!(newer, Err(LinkError::Protocol { theirs: 9 }));
     let stranger = accept_from(&secret(1), LONG, |stream| {
@@ -146,7 +146,7 @@ fn a_preface_that_was_changed_on_the_way_ends_the_handshake() {
 fn half_a_handshake_and_bytes_at_random_end_it() {
     let half = accept_from(&secret(1), LONG, |stream| stream.write_all(b"LOC").unwrap());
     assert_eq!(half, Err(LinkError::Closed));
-    let preface = b"LOCH\x03\x00\x01\x00";
+    let preface = b"LOCH\x04\x00\x01\x00";
     for (rest, outcome) in [
         (&[0u8, 48][..], LinkError::Closed),
         (&[0, 0], LinkError::Secret),
@@ -184,7 +184,7 @@ fn a_dialer_that_trickles_bytes_has_no_more_time_than_others() {
     let begun = Instant::now();
     let ended = accept_from(&secret(1), Duration::from_millis(200), |stream| {
         // The bytes, one every 20 ms, would take more than a second.
-        for byte in b"LOCH\x03\x00\x01\x00\x00\x30".iter().chain(&[0; 60]) {
+        for byte in b"LOCH\x04\x00\x01\x00\x00\x30".iter().chain(&[0; 60]) {
             if stream.write_all(&[*byte]).is_err() {
                 return;
             }
