@@ -51,13 +51,13 @@ fn garbage_on_the_socket() {
     assert_eq!(refused(b"GET / HTTP/1.1\r\n\r\n"), "garbage", "another protocol");
     assert_eq!(refused(&frame(&json!({"dance": {}}))), "garbage");
     assert_eq!(refused(&frame(&json!({"open_session": {}}))), "order");
-    assert_eq!(refused(&frame(&hello(4))), "protocol", "a newer version");
-    assert_eq!(refused(&frame(&json!({"hello": {"protocol": 4}}))), "protocol");
-    let almost = json!({"hello": {"protocol": 3, "client": "x", "read_only": false, "x": 1}});
+    assert_eq!(refused(&frame(&hello(5))), "protocol", "a newer version");
+    assert_eq!(refused(&frame(&json!({"hello": {"protocol": 5}}))), "protocol");
+    let almost = json!({"hello": {"protocol": 4, "client": "x", "read_only": false, "x": 1}});
     assert_eq!(refused(&frame(&almost)), "garbage");
 
     let mut twice = Raw::admitted(&socket);
-    twice.say(&hello(3));
+    twice.say(&hello(4));
     assert_eq!(twice.refusal(), "order");
     let longest = [&(64u32 << 10).to_le_bytes()[..], &vec![b'['; 64 << 10]].concat();
     assert_eq!(refused(&longest), "garbage", "nested too deep");
@@ -67,7 +67,7 @@ fn garbage_on_the_socket() {
 fn frames_that_do_not_end() {
     let host = Host::new();
     let _node = host.start("a");
-    let whole = frame(&hello(3));
+    let whole = frame(&hello(4));
     // All at once, so that the node holds that many halves, and then gone.
     let halves: Vec<Raw> = (0..whole.len())
         .map(|len| {
@@ -148,7 +148,7 @@ fn sessions_of_others() {
     assert_eq!(again["refused"]["code"], "no_such_session");
 
     let mut reader = Raw::connect(&host.socket("a"));
-    reader.ask(&json!({"hello": {"protocol": 3, "client": "x", "read_only": true}}));
+    reader.ask(&json!({"hello": {"protocol": 4, "client": "x", "read_only": true}}));
     let answer = reader.ask(&json!({"open_session": {}})).unwrap();
     assert_eq!(answer["refused"]["code"], "read_only");
     host.assert_serves("a");
@@ -185,9 +185,9 @@ fn a_client_meets_what_is_no_node() {
         std::fs::remove_file(&path).unwrap();
         error
     };
-    let newer = json!({"refused": {"code": "protocol", "text": "no", "protocol": 4, "more": 1}});
+    let newer = json!({"refused": {"code": "protocol", "text": "no", "protocol": 5, "more": 1}});
     let error = told(frame(&newer));
-    assert!(matches!(error, Error::ProtocolVersion { ours: 3, theirs: 4, .. }), "{error}");
+    assert!(matches!(error, Error::ProtocolVersion { ours: 4, theirs: 5, .. }), "{error}");
     for bytes in [
         vec![0xff; 100],
         frame(&json!({"closed": {}})),

@@ -23,8 +23,8 @@ impl Raw {
     /// A connection that was welcomed.
     pub fn admitted(socket: &Path) -> Self {
         let mut raw = Self::connect(socket);
-        let welcome = raw.ask(&hello(3)).unwrap();
-        assert_eq!(welcome["welcome"]["protocol"], 3, "{welcome}");
+        let welcome = raw.ask(&hello(4)).unwrap();
+        assert_eq!(welcome["welcome"]["protocol"], 4, "{welcome}");
         raw
     }
 
