@@ -180,7 +180,7 @@ fn keys_are_listed_and_deleted_by_their_beginning() {
     node.loch(&["scan", "--page", "1.x"]).expect(2, &["\"1.x\"", "begin"]);
 
     node.loch(&["delete", "--prefix", ""]).expect(2, &["--all"]);
-    node.loch(&["delete"]).expect(2, &["--prefix"]);
+    node.loch(&["delete"]).expect(2, &["<KEY>"]);
     node.loch(&["delete", "--prefix", "user:"]).expect(0, &["3 values were removed"]);
     node.loch(&["delete", "--prefix", "user:"]).expect(1, &["no such key"]);
     assert_eq!(lines(&["scan"]), ["other"]);
@@ -210,8 +210,8 @@ fn what_is_appended_comes_behind_the_value() {
 fn a_value_is_touched_and_so_lives_longer_or_for_ever() {
     let dir = private_dir();
     let node = Node::start(dir.path(), "n", SMALL);
-    node.loch(&["touch", "k", "--ttl", "5m"]).expect(1, &["k has no value"]);
-    node.loch(&["get", "k", "--touch", "5m"]).expect(1, &["k has no value"]);
+    node.loch(&["touch", "k", "--ttl", "5m"]).expect(1, &["\"k\" has no value"]);
+    node.loch(&["get", "k", "--touch", "5m"]).expect(1, &["\"k\" has no value"]);
     node.loch(&["put", "k", "v", "--ttl", "5m"]).expect(0, &[]);
     let version = node.loch(&["touch", "k", "--persist", "--show-version"]);
     let version = version.expect(0, &[]).text().trim().to_owned();
