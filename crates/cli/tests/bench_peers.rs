@@ -1,8 +1,11 @@
 //! `loch bench` against the peers that are installed: real processes, for half
 //! a second each.
 
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+mod running;
+
+use std::process::{Command, Stdio};
+
+use running::{bench, is_installed};
 
 const LOCH: &str = env!("CARGO_BIN_EXE_loch");
 
@@ -14,14 +17,6 @@ const FIELDS: &str = "engine fabric nodes clients lanes records key_size value_s
     limit_share_spread limit_one_share limit_one_share_spread times_the_first \
     times_the_first_spread background_hogs batches read_mode";
 
-fn bench(arguments: &str) -> Output {
-    Command::new(LOCH)
-        .arg("bench")
-        .args(arguments.split_whitespace())
-        .output()
-        .expect("the binary under test starts")
-}
-
 /// The objects of a run that has to succeed.
 fn objects(arguments: &str) -> Vec<serde_json::Value> {
     let output = bench(&format!("--json --verify --engine none {arguments}"));
@@ -29,15 +24,6 @@ fn objects(arguments: &str) -> Vec<serde_json::Value> {
     assert!(output.status.success(), "loch bench {arguments}: {stderr}");
     let stdout = String::from_utf8(output.stdout).expect("JSON is UTF-8");
     stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
-}
-
-fn is_installed(program: &str) -> bool {
-    let installed =
-        ["/usr/bin", "/usr/local/bin"].iter().any(|d| Path::new(d).join(program).exists());
-    if !installed {
-        println!("skipped: {program} is not installed");
-    }
-    installed
 }
 
 fn check_peer(peer: &str, lanes: u32, has_server: bool) {

@@ -1,24 +1,15 @@
 //! `loch bench --trace`: files of requests, replayed on Loch and on the peers that are installed.
 
-use std::fmt::Write;
-use std::path::Path;
-use std::process::{Command, Output};
+mod running;
 
+use std::fmt::Write;
+
+use running::{bench, is_installed};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const LOCH: &str = env!("CARGO_BIN_EXE_loch");
-
 /// Requests of one file.
 const REQUESTS: u64 = 30_000;
-
-fn bench(arguments: &str) -> Output {
-    Command::new(LOCH)
-        .arg("bench")
-        .args(arguments.split_whitespace())
-        .output()
-        .expect("the binary under test starts")
-}
 
 /// A file of requests of `keys` keys, few of which have most of the requests: values of 100 to
 /// 1000 bytes. Returns also the number of keys that it asks for.
@@ -39,12 +30,9 @@ fn file(dir: &TempDir, keys: u64) -> (String, u64) {
 
 /// Loch, and the peers that are installed.
 fn systems() -> (String, usize) {
-    let is_there = |program: &str| {
-        ["/usr/bin", "/usr/local/bin"].iter().any(|dir| Path::new(dir).join(program).exists())
-    };
     let peers =
         [("memcached", "memcached"), ("redis", "redis-server"), ("redis-lfu", "redis-server")];
-    let peers = peers.into_iter().filter(|(_, program)| is_there(program));
+    let peers = peers.into_iter().filter(|(_, program)| is_installed(program));
     let peers: Vec<_> = peers.map(|(peer, _)| peer).collect();
     let options =
         if peers.is_empty() { String::new() } else { format!("--peer {}", peers.join(",")) };
