@@ -13,27 +13,31 @@ use loch::{Cluster, ConnectOptions, PutOptions, Table};
 use rustix::process::Signal;
 use support::{Node, Process, is_long, loch, private_dir, wait_for};
 
-/// CPU time of a process, in the kernel's ticks, and how often its threads were woken.
+/// CPU time of a process at rest: what its few looks at a word take, and what other processes of a
+/// busy machine make them spend. A thread that turns, if only at each millisecond, takes more.
+const REST: Duration = Duration::from_millis(5);
+
+/// CPU time that the threads of a process have taken, to the nanosecond, and how often they were
+/// woken. What the kernel counts in hundredths of a second would hide most of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Effort {
-    ticks: u64,
+    cpu: Duration,
     switches: u64,
 }
 
 fn effort(pid: u32) -> Effort {
     let process = Path::new("/proc").join(pid.to_string());
-    let stat = fs::read_to_string(process.join("stat")).expect("it lives");
-    // The name, in parentheses, may hold anything. utime and stime are fields 14 and 15.
-    let (_, fields) = stat.rsplit_once(')').expect("a name");
-    let fields = fields.split_ascii_whitespace().skip(11).take(2);
-    let mut switches = 0;
+    let (mut nanoseconds, mut switches) = (0, 0);
     for thread in fs::read_dir(process.join("task")).expect("it has threads") {
-        let status = thread.expect("a thread").path().join("status");
-        let status = fs::read_to_string(status).expect("it lives");
+        let thread = thread.expect("a thread").path();
+        let read = |name| fs::read_to_string(thread.join(name)).expect("it lives");
+        let taken = read("schedstat");
+        nanoseconds += number(taken.split_ascii_whitespace().next().expect("its CPU time"));
+        let status = read("status");
         let lines = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
         switches += lines.map(|(_, count)| number(count)).sum::<u64>();
     }
-    Effort { ticks: fields.map(number).sum(), switches }
+    Effort { cpu: Duration::from_nanos(nanoseconds), switches }
 }
 
 fn number(text: &str) -> u64 {
@@ -42,9 +46,9 @@ fn number(text: &str) -> u64 {
 
 /// Waits until a process has used no CPU for a while.
 fn wait_until_calm(pid: u32) {
-    let (mut last, mut since) = (effort(pid).ticks, Instant::now());
+    let (mut last, mut since) = (effort(pid).cpu, Instant::now());
     wait_for("the workers to rest", || {
-        let now = effort(pid).ticks;
+        let now = effort(pid).cpu;
         if now != last {
             (last, since) = (now, Instant::now());
         }
@@ -68,13 +72,9 @@ fn assert_sleeps(node: &Node, when: &str) {
     // The test is that nothing happens in this time.
     thread::sleep(time);
     let after = effort(pid);
-    println!(
-        "{when}: {} ticks and {} wake-ups in {} s",
-        after.ticks - before.ticks,
-        after.switches - before.switches,
-        time.as_secs()
-    );
-    assert_eq!(after.ticks, before.ticks, "{when}: CPU time of a node at rest");
+    let (cpu, switches) = (after.cpu - before.cpu, after.switches - before.switches);
+    println!("{when}: {cpu:?} and {switches} wake-ups in {} s", time.as_secs());
+    assert!(cpu < REST, "{when}: {cpu:?} of a node at rest");
 }
 
 #[test]
@@ -113,8 +113,7 @@ fn start_served(dir: &Path, engine: &str, workers: u32) -> (Node, Table) {
     (node, table.expect("the node is up"))
 }
 
-/// Workers sleep until they are woken. The kernel counts CPU time in hundredths of a second, and
-/// two of them are allowed for what other processes of a busy machine make the sleepers spend.
+/// Workers sleep until they are woken.
 #[test]
 fn workers_at_rest_use_no_cpu() {
     let dir = private_dir();
@@ -129,9 +128,9 @@ fn workers_at_rest_use_no_cpu() {
         let before = effort(pid);
         // The test is that nothing happens in this time, while no client sends anything.
         thread::sleep(time);
-        let ticks = effort(pid).ticks - before.ticks;
-        println!("{engine}: {ticks} ticks in {} s", time.as_secs());
-        assert!(ticks <= if is_long() { 6 } else { 2 }, "{engine}: {ticks} ticks at rest");
+        let cpu = effort(pid).cpu - before.cpu;
+        println!("{engine}: {cpu:?} in {} s", time.as_secs());
+        assert!(cpu < REST * if is_long() { 10 } else { 2 }, "{engine}: {cpu:?} at rest");
         // And they are there at once.
         assert!(table.get(&1_u32.to_le_bytes()).expect("it can be read").is_some());
     }
@@ -232,7 +231,8 @@ fn a_busy_client_costs_its_node_nothing() {
         table.put(&key, &[7; 64]).expect("there is room");
         assert!(table.get(&key).expect("it can be read").is_some());
     }
-    assert_eq!(effort(pid).ticks, before.ticks, "CPU time of a node whose client works");
+    let cpu = effort(pid).cpu - before.cpu;
+    assert!(cpu < REST, "{cpu:?} of a node whose client works");
 }
 
 /// Values with an expiry give their memory back although nobody touches them, and the node takes a
@@ -261,8 +261,8 @@ fn what_has_expired_gives_its_memory_back_by_itself() {
     assert!(stats.contains("0 values evicted, 10000 expired and removed"), "{stats}");
     assert_eq!(node.loch(&["check"]).code, Some(0));
     // What is left will expire, so the node looks at it now and then.
-    let before = effort(node.process.pid()).ticks;
+    let before = effort(node.process.pid()).cpu;
     thread::sleep(Duration::from_secs(3));
-    let ticks = effort(node.process.pid()).ticks - before;
-    assert!(ticks <= 30, "{ticks} of 300 hundredths of a second");
+    let cpu = effort(node.process.pid()).cpu - before;
+    assert!(cpu < Duration::from_millis(300), "{cpu:?} of 3 s");
 }
