@@ -150,6 +150,49 @@ fn memory_goes_to_the_sizes_that_are_put() {
     }
 }
 
+/// Reads values of so many keys, of which the later are in demand less, and puts those that are
+/// not there, until memory has new values. Then returns how many of as many reads found theirs.
+fn hits(client: &Client<ShmEndpoint>, keys: std::ops::Range<u64>, len: usize) -> u64 {
+    let (first, count) = (keys.start, keys.end - keys.start);
+    let (mut puts, mut reads, mut hits, mut drawn) = (0, 0, 0, 7_u64);
+    let turnover = TABLE_BYTES / len as u64;
+    while puts < turnover || reads < 4 * turnover {
+        drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let part = (drawn >> 33) as f64 / (1_u64 << 31) as f64;
+        let key = key(first + (part.powi(3) * count as f64) as u64);
+        let found = get(client, &key).is_some();
+        if puts >= turnover {
+            (reads, hits) = (reads + 1, hits + u64::from(found));
+        }
+        if !found {
+            puts += 1;
+            put(client, &key, &value(first, len));
+        }
+    }
+    hits
+}
+
+const TABLE_BYTES: u64 = 16 << 20;
+
+#[test]
+fn a_cache_whose_sizes_change_finds_almost_as_much_as_a_new_one() {
+    let fresh = |len| {
+        let cluster = TestCluster::new(plan(TABLE_BYTES, 1 << 15));
+        hits(&cluster.client(0), 0..3 * TABLE_BYTES / len as u64, len)
+    };
+    let cluster = TestCluster::new(plan(TABLE_BYTES, 1 << 15));
+    let client = cluster.client(0);
+    for (round, len) in [1000, 60_000, 1000].into_iter().enumerate() {
+        let first = round as u64 * 1_000_000;
+        let found = hits(&client, first..first + 3 * TABLE_BYTES / len as u64, len);
+        let fresh = fresh(len);
+        println!("{len}: {found} of {fresh}");
+        // So few values vary by some per cent; memory that stays with other sizes costs most hits.
+        assert!(found * 100 > fresh * 85, "values of {len} bytes: {found} of {fresh}");
+        check(&client);
+    }
+}
+
 #[test]
 fn clients_that_come_later_find_room() {
     for len in [100, 100_000] {

@@ -231,7 +231,7 @@ impl Plant {
             (_, Bug::IdleBeforeStores) => 1_534,
             (_, Bug::BatchUnpinned) => 34_611,
             (_, Bug::BatchRestUnpinned) => 15_919,
-            (_, Bug::EvictedAnyway) => 4_614,
+            (_, Bug::EvictedAnyway) => 7_346,
             (_, Bug::MoveAwaitedInVain) => 4_659,
             (Family::Published, Bug::NoGenerationCheck) => 3_990,
             _ => return None,

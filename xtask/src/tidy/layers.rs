@@ -175,7 +175,7 @@ const LAYERS: [Layers; 15] = [
     Layers {
         folder: "crates/engines/src/nessie/client/",
         order: &[
-            &["cache", "look", "pins", "turns", "worth"],
+            &["balance", "cache", "look", "pins", "turns", "worth"],
             &["alloc", "marking"],
             &["batch", "waits"],
         ],
@@ -185,7 +185,7 @@ const LAYERS: [Layers; 15] = [
     },
     Layers {
         folder: "crates/engines/src/nessie/memory/",
-        order: &[&["lease"], &["evict"], &["empty"], &["reclaim"], &["allocate"]],
+        order: &[&["lease"], &["evict"], &["empty"], &["reclaim"], &["balance"], &["allocate"]],
         never: &[],
         known: &[],
         whole: true,

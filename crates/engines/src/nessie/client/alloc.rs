@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use loch_fabric::{Fabric, FabricError, RemoteAddr};
 
+use super::balance::Balance;
 use super::pins::is_pinned;
 use crate::limits::{QUARANTINE_ENTRIES, QUARANTINE_ENTRY_BYTES_MAX};
 use crate::nessie::layout::dte::{next_generation, note_of, unpinned};
@@ -66,6 +67,8 @@ pub(in crate::nessie) struct List {
     pub sweep_at: usize,
     /// So many times more it is known that there is no memory but what can be evicted.
     pub known_full: u32,
+    /// What the class gave up lately, and what it lacks.
+    pub balance: Balance,
     /// For each slab the entries that were never used, from the next one on.
     fresh: Vec<Fresh>,
     /// Entries that a sweep found free, or that have left the quarantine.
@@ -232,6 +235,7 @@ impl List {
             reopened: 0,
             sweep_at: 0,
             known_full: 0,
+            balance: Balance::default(),
             fresh: Vec::new(),
             free: Vec::new(),
             recent: VecDeque::new(),

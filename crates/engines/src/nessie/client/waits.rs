@@ -24,9 +24,10 @@ pub(in crate::nessie) struct Wait {
 pub(in crate::nessie) enum Then {
     Rested(Class, Vec<Parked>),
     Seize(Class, Vec<Slab>),
-    TakeApart(Vec<(Slab, Class)>),
+    /// Closed slabs without an entry in use are to be taken apart, to make room for a class.
+    TakeApart(Class, Vec<(Slab, Class)>),
     /// Seized slabs whose values are to be evicted, so that they can be taken apart.
-    Empty(Vec<(Slab, Class)>),
+    Empty(Class, Vec<(Slab, Class)>),
 }
 
 impl Then {

@@ -118,7 +118,9 @@ impl<F: Fabric> Client<F> {
     async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
         let rooms = self.rooms_of(class);
         // In a table that evicts there is usually no other memory, and to look for it is dear.
-        if self.is_known_full(class) && self.evict(class).await? {
+        if self.is_known_full(class)
+            && (self.has_grown().await? || self.evict_in_balance(class).await?)
+        {
             return Ok(());
         }
         let enough = (class.entries / 16).max(1);
@@ -140,12 +142,10 @@ impl<F: Fabric> Client<F> {
         if self.sweep_some(class, all, 1).await? > 0 {
             return Ok(());
         }
-        for dti in &self.tables {
-            if self.lease(*dti, class, Kind::Abandoned).await? {
-                return Ok(());
-            }
+        if self.lease_any(class, Kind::Abandoned).await? {
+            return Ok(());
         }
-        if self.evict(class).await? {
+        if self.evict_in_balance(class).await? {
             self.set_known_full(class);
             return Ok(());
         }

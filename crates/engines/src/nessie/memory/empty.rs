@@ -21,6 +21,8 @@ use crate::planted::{self, Bug};
 
 /// Runs of chunks among which the cheapest is chosen.
 const RUNS: usize = 4;
+/// Chunks whose descriptors are read to choose a run among them; a multiple of the chunks of slabs.
+const CHUNKS_AT_A_TIME: u64 = 1024;
 /// Entries of a slab that are looked at to estimate what its values are worth.
 const SAMPLED: usize = 8;
 /// Values of a slab that are evicted in one epoch.
@@ -28,6 +30,16 @@ const EVICTED: u32 = 64;
 
 /// A slab, with the word of its descriptor.
 type Found = (Slab, Class, u64);
+
+/// Slabs that lie in the way of a slab of another class.
+#[derive(Debug)]
+pub(super) struct Run {
+    slabs: Vec<Found>,
+    /// An estimate of what their values are worth together.
+    worth: u64,
+    /// Epochs since one of the values that were looked at was used.
+    pub unused: u8,
+}
 
 impl<F: Fabric> Client<F> {
     /// Begins to make memory of other uses available to a class of which this client has no slab.
@@ -43,18 +55,27 @@ impl<F: Fabric> Client<F> {
             {
                 return self.wait_then(0, Then::Seize(class, vec![found.0])).await;
             }
-            let Some(run) = self.cheapest_run(*dti, class, &words).await? else { continue };
-            let mut seized = Vec::new();
-            for found in run {
-                if self.seize_found(found).await? {
-                    seized.push((found.0, found.1));
-                }
-            }
-            if !seized.is_empty() {
-                return self.wait_then(0, Then::Empty(seized)).await;
+            let Some(run) = self.cheapest_run(*dti, class).await? else { continue };
+            if self.empty_run(class, run).await? {
+                return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// Begins to make a run of slabs available to a class. Returns whether it could.
+    pub(super) async fn empty_run(&self, class: Class, run: Run) -> Result<bool, EngineError> {
+        let mut seized = Vec::new();
+        for found in run.slabs {
+            if self.seize_found(found).await? {
+                seized.push((found.0, found.1));
+            }
+        }
+        let is_begun = !seized.is_empty();
+        if is_begun {
+            self.wait_then(0, Then::Empty(class, seized)).await?;
+        }
+        Ok(is_begun)
     }
 
     async fn seize_found(&self, (slab, class, word): Found) -> Result<bool, EngineError> {
@@ -82,31 +103,70 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The slabs in the way of a slab of the class, where their values are worth least.
-    async fn cheapest_run(
+    pub(super) async fn cheapest_run(
         &self,
         dti: u8,
         class: Class,
-        words: &[u64],
-    ) -> Result<Option<Vec<Found>>, EngineError> {
-        let mut cheapest: Option<(u64, Vec<Found>)> = None;
+    ) -> Result<Option<Run>, EngineError> {
+        let mut cheapest: Option<Run> = None;
         for _ in 0..RUNS {
-            let Some(run) = self.any_run(dti, class, words) else { continue };
-            let mut worth = 0;
-            for (slab, its_class, _) in &run {
-                worth += self.worth_of(*slab, *its_class).await?;
-            }
-            if cheapest.as_ref().is_none_or(|(least, _)| worth < *least) {
-                cheapest = Some((worth, run));
+            let (first, words) = self.read_some_chunks(dti, class).await?;
+            let Some(slabs) = self.any_run(Slab { dti, chunk: first }, class, &words) else {
+                continue;
+            };
+            let mut run = Run { slabs, worth: 0, unused: u8::MAX };
+            self.look_into(&mut run).await?;
+            if cheapest.as_ref().is_none_or(|cheapest| run.worth < cheapest.worth) {
+                cheapest = Some(run);
             }
         }
-        Ok(cheapest.map(|(_, run)| run))
+        Ok(cheapest)
     }
 
-    /// The slabs in the way of a slab of the class at some place; `None` if other clients are busy
-    /// there, or there are none.
-    fn any_run(&self, dti: u8, class: Class, words: &[u64]) -> Option<Vec<Found>> {
+    /// Looks at some values of a run.
+    pub(super) async fn look_into(&self, run: &mut Run) -> Result<(), EngineError> {
+        run.worth = 0;
+        for at in 0..run.slabs.len() {
+            let (slab, class, _) = run.slabs[at];
+            let (formatted, notes) = self.read_notes(slab, class).await?;
+            let used = notes.iter().take(formatted as usize).filter(|note| **note == 0).count();
+            let number = |_| Entry { slab, number: self.any(formatted as usize) as u32 };
+            let epoch = self.session.pin(&self.fabric)?;
+            let values = self.victims(class, (0..SAMPLED).map(number).collect()).await?;
+            drop(epoch);
+            let worth = |sum, worth: u32| sum + u64::from(worth);
+            let sum = values.iter().map(|value| self.worth_of_victim(value)).fold(0, worth);
+            run.worth += sum * used as u64 / values.len().max(1) as u64;
+            // Entries that are no values are being written.
+            let is_begun = formatted == 0 || (used > 0 && values.is_empty());
+            let values = values.iter().filter(|value| !value.has_expired);
+            let ages = values.map(|value| value.mark.age(self.mark_epoch()));
+            run.unused = ages.chain(is_begun.then_some(0)).fold(run.unused, u8::min);
+        }
+        Ok(())
+    }
+
+    /// Reads descriptors of chunks at some place, enough for a slab of the class. Slabs of all
+    /// classes but the large ones lie in them as a whole.
+    async fn read_some_chunks(
+        &self,
+        dti: u8,
+        class: Class,
+    ) -> Result<(u32, Vec<u64>), EngineError> {
+        let all = self.map.shape.geometry.chunks;
+        let most = CHUNKS_AT_A_TIME.max(2 * u64::from(class.chunks));
+        let first = self.any(all.div_ceil(most) as usize) as u64 * most;
+        // The last ones may be few. Slabs lie at multiples of their size.
+        let first = first.min(all.saturating_sub(most)) / step_of(&class) * step_of(&class);
+        let words = self.read_chunks(dti, first..all.min(first + most)).await?;
+        Ok((first as u32, words))
+    }
+
+    /// The slabs in the way of a slab of the class at some place among the chunks from `first` on;
+    /// `None` if other clients are busy there, or there are none, or one is of the class already.
+    fn any_run(&self, first: Slab, class: Class, words: &[u64]) -> Option<Vec<Found>> {
         let chunks = class.chunks as usize;
-        let step = if class.id == LARGE { 1 } else { chunks };
+        let step = step_of(&class) as usize;
         let places = words.len().checked_sub(chunks)? / step + 1;
         let begin = self.any(places) * step;
         let (mut at, mut run) = (begin, Vec::new());
@@ -125,24 +185,15 @@ impl<F: Fabric> Client<F> {
                 }
                 _ => return None,
             };
-            let its_class = self.map.slab_class(head as u32, id, its_chunks)?;
-            run.push((Slab { dti, chunk: head as u32 }, its_class, words[head]));
+            let slab = Slab { dti: first.dti, chunk: first.chunk + head as u32 };
+            let its_class = self.map.slab_class(slab.chunk, id, its_chunks)?;
+            if its_class == class {
+                return None;
+            }
+            run.push((slab, its_class, words[head]));
             at = (head + its_chunks as usize).max(at + 1);
         }
         (!run.is_empty()).then_some(run)
-    }
-
-    /// An estimate of what the values of a slab are worth.
-    async fn worth_of(&self, slab: Slab, class: Class) -> Result<u64, EngineError> {
-        let (formatted, notes) = self.read_notes(slab, class).await?;
-        let used = notes.iter().take(formatted as usize).filter(|note| **note == 0).count();
-        let number = |_| Entry { slab, number: self.any(formatted as usize) as u32 };
-        let epoch = self.session.pin(&self.fabric)?;
-        let victims = self.victims(class, (0..SAMPLED).map(number).collect()).await?;
-        drop(epoch);
-        let worth = |sum, worth: u32| sum + u64::from(worth);
-        let sum = victims.iter().map(|victim| self.worth_of_victim(victim)).fold(0, worth);
-        Ok(sum * used as u64 / victims.len().max(1) as u64)
     }
 
     /// Evicts the values of a slab that this client has seized, and closes the slab. Returns
@@ -168,4 +219,9 @@ impl<F: Fabric> Client<F> {
         let is_leased = self.cas_chunk(slab, 0, self.closing(class).to_word(), to).await?;
         Ok(is_leased && self.add_slab(slab, class).await?)
     }
+}
+
+/// Slabs of a class start at multiples of so many chunks.
+fn step_of(class: &Class) -> u64 {
+    if class.id == LARGE { 1 } else { class.chunks.into() }
 }

@@ -83,11 +83,11 @@ impl<F: Fabric> Client<F> {
         if victim.has_expired { 0 } else { self.worth_of_mark(victim.mark) }
     }
 
-    /// Makes room for entries of a class in the client's own slabs. Returns whether there is some
-    /// now.
-    pub(super) async fn evict(&self, class: Class) -> Result<bool, EngineError> {
+    /// Makes room for entries of a class in the client's own slabs. Returns the victims, if there
+    /// is some now.
+    pub(super) async fn evict(&self, class: Class) -> Result<Option<Vec<Victim>>, EngineError> {
         if !self.evicts() && !planted::is(Bug::StoringTableEvicts) {
-            return Ok(false);
+            return Ok(None);
         }
         let _epoch = self.session.pin(&self.fabric)?;
         let in_index = match self.evicts() {
@@ -98,7 +98,8 @@ impl<F: Fabric> Client<F> {
             Some(victims) => victims,
             None => self.victims_in_slabs(class).await?,
         };
-        Ok(self.evict_all(&victims).await? > 0)
+        let evicted = self.evict_all(&victims).await?;
+        Ok((evicted > 0).then_some(victims))
     }
 
     /// The values of a class that are worth least in some places of the index, as far as their

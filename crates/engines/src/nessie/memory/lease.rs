@@ -139,6 +139,16 @@ impl<F: Fabric> Client<F> {
         Ok(found)
     }
 
+    /// Leases one slab of the wanted kind in any of this client's data tables.
+    pub(super) async fn lease_any(&self, class: Class, kind: Kind) -> Result<bool, EngineError> {
+        for dti in &self.tables {
+            if self.lease(*dti, class, kind).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Leases one slab of the wanted kind in a data table, if there is one with room in it.
     pub(super) async fn lease(
         &self,
@@ -165,7 +175,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Leases such a slab if it starts at one of [`SEARCH_CHUNKS`] chunks from `first` on.
-    async fn lease_in(
+    pub(super) async fn lease_in(
         &self,
         dti: u8,
         first: u64,
@@ -198,7 +208,11 @@ impl<F: Fabric> Client<F> {
         self.read_chunks(dti, 0..self.map.shape.geometry.chunks).await
     }
 
-    async fn read_chunks(&self, dti: u8, chunks: Range<u64>) -> Result<Vec<u64>, EngineError> {
+    pub(super) async fn read_chunks(
+        &self,
+        dti: u8,
+        chunks: Range<u64>,
+    ) -> Result<Vec<u64>, EngineError> {
         let bytes = (chunks.end - chunks.start) as usize * 8;
         let at = self.map.chunk_addr(dti, chunks.start);
         let (buf, done) = self.fabric.read(at, bytes, Buf::with_capacity(bytes)).await;
@@ -219,7 +233,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Puts a run of free chunks together and formats it.
-    async fn lease_free(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+    pub(super) async fn lease_free(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
         let (free, forming) = (Chunk::Free.to_word(), self.forming(class));
         if !self.cas_chunk(slab, 0, free, forming).await? {
             return Ok(false);

@@ -5,10 +5,12 @@
 //! | `lease.rs` | leases slabs by CAS, lists what is free in them, and notes what is |
 //! | `evict.rs` | takes out values that are worth little, in a table that evicts |
 //! | `empty.rs` | gets such a table's slabs from other sizes and clients |
+//! | `balance.rs` | sees which sizes such a table's memory should go to |
 //! | `reclaim.rs` | what can be had after grace periods, and what a client leaves behind |
 //! | `allocate.rs` | takes an entry, from wherever there is one |
 
 mod allocate;
+mod balance;
 mod empty;
 pub(super) mod evict;
 mod lease;

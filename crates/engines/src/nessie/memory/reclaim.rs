@@ -15,6 +15,7 @@
 
 use loch_fabric::Fabric;
 
+use super::lease::Kind;
 use crate::epoch::Grace;
 use crate::error::EngineError;
 use crate::nessie::client::Client;
@@ -72,7 +73,7 @@ impl<F: Fabric> Client<F> {
             self.empty_slabs(class).await?;
             for dti in &self.tables {
                 self.seize(*dti, class).await?;
-                self.take_apart(*dti).await?;
+                self.take_apart(*dti, class).await?;
             }
         }
         // Another lane may be the one that looks at the grace periods, and that makes the room.
@@ -151,7 +152,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Begins to take apart slabs without entries, both own and abandoned ones (invariant 2).
-    async fn take_apart(&self, dti: u8) -> Result<(), EngineError> {
+    async fn take_apart(&self, dti: u8, wanted: Class) -> Result<(), EngineError> {
         let words = self.read_chunk_table(dti).await?;
         let mut empty = Vec::new();
         for (chunk, word) in words.into_iter().enumerate() {
@@ -193,7 +194,7 @@ impl<F: Fabric> Client<F> {
         }
         if !empty.is_empty() {
             let more = if planted::is(Bug::RecutAfterOne) { 0 } else { 1 };
-            self.wait_then(more, Then::TakeApart(empty)).await?;
+            self.wait_then(more, Then::TakeApart(wanted, empty)).await?;
         }
         Ok(())
     }
@@ -250,14 +251,16 @@ impl<F: Fabric> Client<F> {
                     room |= seized && self.add_slab(slab, *class).await?;
                 }
             }
-            Then::TakeApart(slabs) => {
+            Then::TakeApart(wanted, slabs) => {
                 while let Some((slab, class)) = slabs.pop() {
                     self.free_run(slab, class.chunks, self.closing(class)).await?;
                     self.count_room();
                     room = true;
                 }
+                // A client that evicts does not look for free memory.
+                while self.is_short_of(*wanted) && self.lease_any(*wanted, Kind::Free).await? {}
             }
-            Then::Empty(slabs) => {
+            Then::Empty(wanted, slabs) => {
                 let mut empty = Vec::new();
                 while let Some((slab, class)) = slabs.pop() {
                     if self.is_emptied(slab, class).await? {
@@ -267,7 +270,7 @@ impl<F: Fabric> Client<F> {
                     }
                 }
                 if !empty.is_empty() {
-                    self.wait_then(1, Then::TakeApart(empty)).await?;
+                    self.wait_then(1, Then::TakeApart(*wanted, empty)).await?;
                 }
             }
         }
@@ -287,7 +290,7 @@ impl<F: Fabric> Client<F> {
                 // Invariant 1: these slabs may not be leased yet. The node's scrubber waits in our
                 // place.
                 Then::Seize(..) | Then::Empty(..) => (),
-                Then::TakeApart(slabs) => {
+                Then::TakeApart(_, slabs) => {
                     for (slab, class) in slabs {
                         self.abandon(slab, class, self.closing(class), class.entries).await?;
                     }

@@ -1,0 +1,84 @@
+//! What a client of a table that evicts remembers of its evictions in a size class, to see when it
+//! should look at the memory of others (`memory/balance.rs`).
+
+use crate::limits::CHUNK_BYTES;
+use crate::nessie::layout::slab::Class;
+
+/// A client looks at other memory when it has evicted this part of a slab at the earliest.
+const PARTS: u64 = 8;
+/// The longest pause between two looks, in such parts.
+const PAUSE_MAX: u64 = 8 * PARTS;
+
+/// What a client has evicted of a class lately.
+#[derive(Debug, Default)]
+pub(in crate::nessie) struct Balance {
+    /// Bytes that were evicted since the last look.
+    bytes: u64,
+    /// The pause until the next look, in parts of a slab.
+    pause: u64,
+    /// Values that were evicted, and the sum of their ages. Both fade with each look.
+    values: f32,
+    ages: f32,
+}
+
+impl Balance {
+    /// Takes note of values of a class that were evicted, so many epochs after their last use.
+    /// Returns the mean of late, if a look is due.
+    pub fn evicted(&mut self, class: &Class, ages: impl Iterator<Item = u8>) -> Option<f32> {
+        for age in ages {
+            self.bytes += class.entry_bytes;
+            self.values += 1.0;
+            self.ages += f32::from(age);
+        }
+        let part = u64::from(class.chunks) * CHUNK_BYTES / PARTS;
+        if self.bytes < part * self.pause.max(1) {
+            return None;
+        }
+        let mean = self.ages / self.values;
+        (self.bytes, self.values, self.ages) = (0, self.values / 2.0, self.ages / 2.0);
+        Some(mean)
+    }
+
+    /// Takes note of a look, and whether it has found memory.
+    pub fn has_looked(&mut self, found: bool) {
+        self.pause = if found { 1 } else { (self.pause.max(1) * 2).min(PAUSE_MAX) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nessie::layout::slab::Classes;
+
+    #[test]
+    fn looks_that_find_nothing_become_rare_and_one_that_finds_memory_is_soon_followed() {
+        let class = Classes::new(64 << 20, 16).of(1000);
+        let mut balance = Balance::default();
+        let mut until_look = |found| {
+            let values = (1..).find(|_| balance.evicted(&class, [3].into_iter()).is_some());
+            balance.has_looked(found);
+            values.expect("it comes")
+        };
+        let first = until_look(false);
+        assert!(first * PARTS <= u64::from(class.entries) + PARTS, "{first}");
+        let later: Vec<u64> = (0..8).map(|_| until_look(false)).collect();
+        assert!(later.is_sorted() && later[7] > 30 * first, "{later:?}");
+        assert!(later[7] <= PAUSE_MAX * first);
+        until_look(true);
+        assert_eq!(until_look(false), first);
+    }
+
+    #[test]
+    fn the_mean_age_follows_what_is_evicted() {
+        let class = Classes::new(64 << 20, 16).of(1000);
+        let mut balance = Balance::default();
+        let mut mean = |age| {
+            let values = std::iter::repeat_n(age, class.entries as usize);
+            let mean = balance.evicted(&class, values).expect("it was a slab's worth");
+            balance.has_looked(true);
+            mean
+        };
+        assert_eq!(mean(4), 4.0);
+        assert!((7.9..8.0).contains(&(0..8).map(|_| mean(8)).fold(0.0, f32::max)));
+    }
+}

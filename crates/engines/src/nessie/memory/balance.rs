@@ -1,0 +1,82 @@
+//! Balance: how the memory of a table that evicts follows the sizes of the values that are used.
+//!
+//! Memory belongs to a size class until it is emptied. A class that gets many new values would
+//! evict its own, however good, beside memory of another class that nobody uses any more. So a
+//! client that evicts looks now and then at other memory. If none of many values there was used as
+//! lately as those that it evicts, by an epoch, nobody is interested in that memory: the client
+//! begins to empty it, and goes on evicting until it has it.
+//!
+//! Memory in use stays where it is, though its values may be worth less: with a slab the good
+//! values in it are evicted too, and that costs more misses than the better use brings. When the
+//! sizes change, all that was put before is older than all that is evicted since, so every look
+//! finds memory.
+//!
+//! A look costs about as much as some evictions, so one that finds nothing is followed by a pause
+//! twice as long as the last (`client/balance.rs`).
+
+use loch_fabric::Fabric;
+
+use super::empty::Run;
+use super::evict::Victim;
+use crate::error::EngineError;
+use crate::nessie::client::Client;
+use crate::nessie::layout::slab::Class;
+
+/// Grace periods that a client waits for before it begins to empty more.
+const WAITS_MAX: usize = 8;
+/// How often values of a run are looked at again before it is emptied.
+const LOOKS_AGAIN: usize = 4;
+/// The epochs by which values must be older than those that are evicted.
+const EPOCHS_OLDER: f32 = 1.0;
+
+impl<F: Fabric> Client<F> {
+    /// Goes on with memory that was begun to be emptied. Returns whether there is room now.
+    pub(super) async fn has_grown(&self) -> Result<bool, EngineError> {
+        let waits = !self.waits.borrow().is_empty();
+        Ok(waits && self.poll_waits().await?)
+    }
+
+    /// Evicts values of a class, and looks now and then whether other memory should belong to it.
+    /// Returns whether there is room now.
+    pub(super) async fn evict_in_balance(&self, class: Class) -> Result<bool, EngineError> {
+        let evicted = self.evict(class).await?;
+        if let Some(victims) = evicted.as_ref().filter(|_| self.evicts()) {
+            self.balance(class, victims).await?;
+        }
+        Ok(evicted.is_some())
+    }
+
+    async fn balance(&self, class: Class, evicted: &[Victim]) -> Result<(), EngineError> {
+        let epoch = self.mark_epoch();
+        let ages = evicted.iter().map(|victim| victim.mark.age(epoch));
+        let age = self.alloc.borrow_mut().list(class).balance.evicted(&class, ages);
+        let Some(age) = age else { return Ok(()) };
+        if self.waits.borrow().len() >= WAITS_MAX {
+            return Ok(());
+        }
+        let dti = self.tables[self.any(self.tables.len())];
+        let begun = match self.cheapest_run(dti, class).await? {
+            Some(run) => self.empty_if_forgotten(class, run, age + EPOCHS_OLDER).await?,
+            None => false,
+        };
+        self.alloc.borrow_mut().list(class).balance.has_looked(begun);
+        Ok(())
+    }
+
+    /// Begins to empty a run for a class, if no value of it, of those that are looked at, was used
+    /// in so many epochs. Returns whether it did.
+    async fn empty_if_forgotten(
+        &self,
+        class: Class,
+        mut run: Run,
+        epochs: f32,
+    ) -> Result<bool, EngineError> {
+        for _ in 0..LOOKS_AGAIN {
+            if f32::from(run.unused) <= epochs {
+                return Ok(false);
+            }
+            self.look_into(&mut run).await?;
+        }
+        Ok(f32::from(run.unused) > epochs && self.empty_run(class, run).await?)
+    }
+}
