@@ -55,6 +55,8 @@ pub enum Op {
     FetchAdd(Key),
     /// DELETE as published: removes the value and does not report whether there was one.
     Remove(Key),
+    /// Removes the value if the slot shows it: an eviction, which has its effect with its CAS.
+    Evict(Key, u8),
     /// Moves the entry of the first slot to the second.
     Move(u8, u8),
     /// Settles a slot that another client left undecided, as a PUT does if it finds no room.
@@ -69,7 +71,7 @@ impl Op {
         match self {
             Self::Get(key) | Self::Pin(key) | Self::Put(key, _) | Self::Delete(key) => Some(key),
             Self::PutIf(key, ..) | Self::PutIfAbsent(key, _) => Some(key),
-            Self::FetchAdd(key) | Self::Remove(key) => Some(key),
+            Self::FetchAdd(key) | Self::Remove(key) | Self::Evict(key, _) => Some(key),
             Self::Move(..) | Self::Settle(_) | Self::Scrub => None,
         }
     }
@@ -89,7 +91,7 @@ impl Op {
             Self::PutIfAbsent(_, new) if value == 0 => (new, 1),
             Self::PutIf(..) | Self::PutIfAbsent(..) => (value, 0),
             Self::FetchAdd(_) => (value + 1, value),
-            Self::Remove(_) => (0, 0),
+            Self::Remove(_) | Self::Evict(..) => (0, 0),
             Self::Move(..) | Self::Settle(_) | Self::Scrub => (value, 0),
         }
     }
@@ -106,6 +108,7 @@ impl fmt::Display for Op {
             Self::PutIfAbsent(key, value) => write!(f, "PUT_IF_ABSENT({key:?},{value})"),
             Self::FetchAdd(key) => write!(f, "FETCH_ADD({key:?})"),
             Self::Remove(key) => write!(f, "DELETE({key:?})"),
+            Self::Evict(key, slot) => write!(f, "EVICT({key:?},{slot})"),
             Self::Move(from, to) => write!(f, "MOVE({from}->{to})"),
             Self::Settle(slot) => write!(f, "SETTLE({slot})"),
             Self::Scrub => write!(f, "SCRUB"),
@@ -140,6 +143,7 @@ fn read(text: &str) -> Option<Op> {
         "PUT_IF" => Op::PutIf(key(next()?)?, number(next()?)?, number(next()?)?),
         "PUT_IF_ABSENT" => Op::PutIfAbsent(key(next()?)?, number(next()?)?),
         "FETCH_ADD" => Op::FetchAdd(key(next()?)?),
+        "EVICT" => Op::Evict(key(next()?)?, number(next()?)?),
         "MOVE" => Op::Move(number(next()?)?, number(next()?)?),
         "SETTLE" => Op::Settle(number(next()?)?),
         "SCRUB" => Op::Scrub,
@@ -161,6 +165,7 @@ mod tests {
             Op::PutIf(Key::A, 9, 1),
             Op::PutIfAbsent(Key::B, 2),
             Op::FetchAdd(Key::A),
+            Op::Evict(Key::B, 1),
             Op::Move(1, 2),
             Op::Settle(2),
             Op::Scrub,

@@ -35,9 +35,12 @@
 //! * A crash stops a client before any of its steps. CASes do not stay in flight beyond it
 //!   (assumption A4 of docs/protocol.md: the connection is destroyed before anything of a dead
 //!   client is reused).
+//! * A victim of an eviction is any entry that a slot shows. In production clients evict entries of
+//!   their own slabs, and none that they see pinned.
 //! * Expiry is not modelled: an expiring value is removed by the CAS of a DELETE.
 
 mod canonical;
+mod evict;
 mod install;
 mod invariants;
 mod look;
@@ -114,6 +117,7 @@ impl Loch {
         let at = match state.clients[client].at {
             At::Idle => match self.op(client, state) {
                 None => return 0,
+                Some(Op::Evict(..)) => At::EvictLook,
                 Some(Op::Move(..)) => At::MoveSource,
                 Some(Op::Settle(_)) => At::Settle,
                 Some(Op::Scrub) => At::ScrubPick,

@@ -47,11 +47,15 @@ pub enum Mutation {
     PinIgnored,
     /// A pin is believed without another look at the slot.
     PinUnverified,
+    /// An evicted entry is noted free before its word is out of the index.
+    NotedBeforeEvicted,
+    /// A victim is noted free although its word has changed.
+    EvictedAnyway,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::OneLookIsEnough,
         Self::NoTentativeInsert,
         Self::MoveSparesTentative,
@@ -72,6 +76,8 @@ impl Mutation {
         Self::EndlessPatience,
         Self::PinIgnored,
         Self::PinUnverified,
+        Self::NotedBeforeEvicted,
+        Self::EvictedAnyway,
     ];
 
     /// The mutation with a name.

@@ -172,6 +172,10 @@ pub enum At {
     Commit,
     /// CAS the tentative word to EMPTY.
     Withdraw,
+    /// READ the slot whose value is to be evicted.
+    EvictLook,
+    /// CAS the word in it to EMPTY.
+    Evict,
     /// READ the slot to be moved.
     MoveSource,
     /// READ the slot it is to be moved to.
@@ -254,6 +258,8 @@ impl At {
             VerifyAgain,
             Commit,
             Withdraw,
+            EvictLook,
+            Evict,
             MoveSource,
             MoveDestination,
             Freeze,

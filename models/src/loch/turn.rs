@@ -29,7 +29,8 @@ impl Turn<'_> {
             self.begin();
         }
         let at = self.me().at;
-        let unnoticed = matches!(at, At::Write | At::Claim | At::WriteKey | At::WriteValue);
+        let unnoticed = matches!(at, At::Write | At::Claim | At::WriteKey | At::WriteValue)
+            || matches!(at, At::EvictLook | At::Evict);
         if !unnoticed && !self.me().invoked && self.op.key().is_some() {
             // As late as can be, so that the operation's interval is as short as it can be.
             self.me().invoked = true;
@@ -65,6 +66,8 @@ impl Turn<'_> {
             At::VerifyAgain => self.verify_again(),
             At::Commit => self.commit(),
             At::Withdraw => self.withdraw(),
+            At::EvictLook => self.evict_look(),
+            At::Evict => self.evict(),
             At::MoveSource => self.move_source(),
             At::MoveDestination => self.move_destination(),
             At::Freeze => self.freeze(),
@@ -95,6 +98,7 @@ impl Turn<'_> {
     fn begin(&mut self) {
         let at = match self.op {
             Op::Move(..) => At::MoveSource,
+            Op::Evict(..) => At::EvictLook,
             Op::Settle(_) => At::Settle,
             Op::Scrub => At::ScrubPick,
             Op::Get(_) | Op::Pin(_) | Op::Delete(_) => self.first_look(),
