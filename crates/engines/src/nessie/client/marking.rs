@@ -99,6 +99,18 @@ impl<F: Fabric> Client<F> {
         Ok(faded)
     }
 
+    /// Keeps the mark of a value of another size or client from looking young one day.
+    pub(in crate::nessie) fn age_on(
+        &self,
+        slot: RemoteAddr,
+        mark: Mark,
+    ) -> Result<(), EngineError> {
+        match mark.still_old(self.mark_epoch()) {
+            Some(mark) => self.write_mark(slot, mark),
+            None => Ok(()),
+        }
+    }
+
     /// Gives a slot the mark of the one from which its value was moved.
     pub(in crate::nessie) async fn move_mark(
         &self,

@@ -19,16 +19,18 @@
 //! foretell, over all marks, as many hits as there were. Counts fade by a tenth with each epoch, so
 //! what is learned follows the traffic.
 //!
+//! Marks of the oldest values only say that they are old ([`AGES`]). What becomes of those is not
+//! counted, because nobody can say for how long they were there.
+//!
 //! A client learns from its own traffic only. A client that evicts and does not look for values
 //! sees no hits, and they would teach it nothing: such a client goes by the guess alone.
 
 use std::cell::{Cell, RefCell};
 
 use crate::nessie::layout::ledger::EPOCHS_A_TURNOVER;
-use crate::nessie::layout::marks::{EPOCHS, Mark, USES_MAX};
+use crate::nessie::layout::marks::{AGES, Mark, USES_MAX};
 
 const USES: usize = USES_MAX as usize + 1;
-const AGES: usize = EPOCHS as usize;
 /// The weight of the guess.
 const GUESS_WEIGHT: f32 = 200.0;
 /// The hits of a value in an epoch, while none were counted.
@@ -81,13 +83,17 @@ impl Worth {
     /// Counts the first use of a value in an epoch, with the mark that it had before.
     pub fn was_used(&self, mark: Mark, epoch: u8) {
         let (uses, age) = mark.uses_and_age(epoch);
-        self.learned.borrow_mut().hits[uses][age] += 1.0;
+        if let Some(hits) = self.learned.borrow_mut().hits[uses].get_mut(age) {
+            *hits += 1.0;
+        }
     }
 
     /// Counts a value that was evicted.
     pub fn is_gone(&self, mark: Mark, epoch: u8) {
         let (uses, age) = mark.uses_and_age(epoch);
-        self.learned.borrow_mut().gone[uses][age] += 1.0;
+        if let Some(gone) = self.learned.borrow_mut().gone[uses].get_mut(age) {
+            *gone += 1.0;
+        }
     }
 
     /// Learns from what was counted, if an epoch has ended.
@@ -104,7 +110,7 @@ impl Worth {
     /// How much a value with this mark is worth. The value that is worth least is evicted.
     pub fn of(&self, mark: Mark, epoch: u8) -> u32 {
         let (uses, age) = mark.uses_and_age(epoch);
-        self.learned.borrow().worth[uses][age]
+        self.learned.borrow().worth[uses][age.min(AGES - 1)]
     }
 }
 
@@ -163,7 +169,7 @@ mod tests {
     fn at_first_values_that_are_used_more_and_later_are_worth_more() {
         let worth = Worth::default();
         for uses in 1..8 {
-            for age in 1..32 {
+            for age in 1..AGES as u8 {
                 assert!(of(&worth, uses, age) < of(&worth, uses, age - 1));
                 assert!(of(&worth, uses, age) > of(&worth, uses - 1, age));
             }

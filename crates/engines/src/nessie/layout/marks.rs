@@ -25,6 +25,9 @@
 const EPOCH_BITS: u32 = 5;
 /// Epochs that a mark can tell apart.
 pub const EPOCHS: u64 = 1 << EPOCH_BITS;
+/// Ages of values, in epochs, that say how long ago the last use was. A mark that is older is
+/// written anew, before it comes to look young.
+pub const AGES: usize = EPOCHS as usize - 3;
 /// The most uses that a mark counts.
 pub const USES_MAX: u8 = u8::MAX >> EPOCH_BITS;
 /// Ghosts of a bucket.
@@ -102,11 +105,20 @@ impl Mark {
     /// The mark to be written in the place of one whose epoch will soon look like a coming one: a
     /// use less, and not quite as old.
     pub fn kept_old(self, epoch: u8) -> Option<Self> {
-        const OLDEST: u8 = EPOCHS as u8 - 4;
-        const KEPT: u8 = EPOCHS as u8 / 2;
-        let kept = epoch.wrapping_sub(KEPT) & (EPOCHS - 1) as u8;
         let uses = self.uses().saturating_sub(1);
-        (self.age(epoch) > OLDEST).then_some(Self(uses << EPOCH_BITS | kept))
+        let is_old = usize::from(self.age(epoch)) >= AGES;
+        is_old.then_some(Self::of_age(uses, EPOCHS as u8 / 2, epoch))
+    }
+
+    /// The same by a client that does not evict values of this size: it leaves the uses, and the
+    /// mark stays as old as can be.
+    pub fn still_old(self, epoch: u8) -> Option<Self> {
+        let is_older = usize::from(self.age(epoch)) > AGES;
+        is_older.then_some(Self::of_age(self.uses(), AGES as u8, epoch))
+    }
+
+    fn of_age(uses: u8, age: u8, epoch: u8) -> Self {
+        Self(uses << EPOCH_BITS | epoch.wrapping_sub(age) & (EPOCHS - 1) as u8)
     }
 }
 
@@ -152,6 +164,11 @@ mod tests {
             if let Some(kept) = kept {
                 let faded = (16, mark.uses().saturating_sub(1));
                 prop_assert_eq!((kept.age(epoch), kept.uses()), faded);
+            }
+            let still = mark.still_old(epoch);
+            prop_assert_eq!(still.is_some(), mark.age(epoch) > 29);
+            if let Some(still) = still {
+                prop_assert_eq!((still.age(epoch), still.uses()), (29, mark.uses()));
             }
         }
     }

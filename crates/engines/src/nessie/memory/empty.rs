@@ -127,7 +127,7 @@ impl<F: Fabric> Client<F> {
     pub(super) async fn look_into(&self, run: &mut Run) -> Result<(), EngineError> {
         run.worth = 0;
         for at in 0..run.slabs.len() {
-            let (slab, class, _) = run.slabs[at];
+            let (slab, class, word) = run.slabs[at];
             let (formatted, notes) = self.read_notes(slab, class).await?;
             let used = notes.iter().take(formatted as usize).filter(|note| **note == 0).count();
             let number = |_| Entry { slab, number: self.any(formatted as usize) as u32 };
@@ -137,8 +137,9 @@ impl<F: Fabric> Client<F> {
             let worth = |sum, worth: u32| sum + u64::from(worth);
             let sum = values.iter().map(|value| self.worth_of_victim(value)).fold(0, worth);
             run.worth += sum * used as u64 / values.len().max(1) as u64;
-            // Entries that are no values are being written.
-            let is_begun = formatted == 0 || (used > 0 && values.is_empty());
+            // A slab in which there are no values yet.
+            let is_leased = matches!(Chunk::from_word(word), Some(Chunk::Leased { .. }));
+            let is_begun = is_leased && values.is_empty() && 2 * used >= formatted as usize;
             let values = values.iter().filter(|value| !value.has_expired);
             let ages = values.map(|value| value.mark.age(self.mark_epoch()));
             run.unused = ages.chain(is_begun.then_some(0)).fold(run.unused, u8::min);

@@ -166,9 +166,12 @@ impl<F: Fabric> Client<F> {
                 if !self.map.codec.is_unmoved(word) {
                     continue;
                 }
-                let Some(entry) = self.own_entry(&class, word)? else { continue };
-                let slot = at.add(position as u64 * 8);
-                let mark = self.faded(slot, marks.of(position))?;
+                let (slot, mark) = (at.add(position as u64 * 8), marks.of(position));
+                let Some(entry) = self.own_entry(&class, word)? else {
+                    self.age_on(slot, mark)?;
+                    continue;
+                };
+                let mark = self.faded(slot, mark)?;
                 shows(self.worth_of_mark(mark), Shown { slot, word, entry, mark, marks });
             }
         }
