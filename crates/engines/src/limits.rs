@@ -62,8 +62,8 @@ pub const SEARCH_CHUNKS: u64 = 16 << 10;
 pub const SEARCHES_FOR_ROOM: u64 = 4;
 
 /// Values that a client which is short of memory evicts at a time, where memory is near. The more,
-/// the longer the PUTs that do it, and the fewer they are: with two, the slowest hundredth of all
-/// PUTs take less than five times as long as without eviction.
+/// the longer the PUTs that do it, and the fewer they are. With one, the slowest hundredth of PUTs
+/// takes as long as with two, and the mean is longer.
 pub const EVICTED_NEAR: usize = 2;
 /// The same over a network, where each search costs round trips.
 pub const EVICTED_FAR: usize = 8;
