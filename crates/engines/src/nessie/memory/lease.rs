@@ -175,7 +175,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Leases such a slab if it starts at one of [`SEARCH_CHUNKS`] chunks from `first` on.
-    pub(super) async fn lease_in(
+    async fn lease_in(
         &self,
         dti: u8,
         first: u64,
@@ -233,7 +233,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Puts a run of free chunks together and formats it.
-    pub(super) async fn lease_free(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+    async fn lease_free(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
         let (free, forming) = (Chunk::Free.to_word(), self.forming(class));
         if !self.cas_chunk(slab, 0, free, forming).await? {
             return Ok(false);
