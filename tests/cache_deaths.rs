@@ -9,7 +9,6 @@ mod support;
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use loch::{Cluster, Table};
@@ -135,20 +134,8 @@ fn number_of(value: &[u8]) -> u64 {
 }
 
 fn start_filler(socket: &Path, number: usize) -> Process {
-    let child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "filler_process", "--ignored", "--nocapture"])
-        .env(TASK, format!("{} {number}", socket.display()))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("this test starts again");
-    Process::new(child)
-}
-
-fn check(node: &Node) -> serde_json::Value {
-    let check = node.loch(&["check", "--json"]);
-    assert_eq!(check.code, Some(0), "{}\n{}", check.text(), check.stderr);
-    check.json()["tables"][0].clone()
+    let task = format!("{} {number}", socket.display());
+    Process::of_this_test("filler_process", TASK, &task)
 }
 
 #[test]
@@ -183,23 +170,16 @@ fn clients_that_fill_a_cache_and_are_killed_lose_no_memory_and_spoil_nothing() {
         assert!(filler.ended().success(), "an error, above");
     }
 
-    let begun = check(&nodes[0]);
-    wait_for("leaked entries to be freed", || {
-        let table = check(&nodes[0]);
-        let left = ["unshown", "tentative", "moving"].map(|field| table[field].as_u64());
-        (left == [Some(0); 3]).then_some(())
-    });
-    let stats = nodes[0].loch(&["stats", "--json"]).expect(0, &[]).json();
-    for node in stats["nodes"].as_array().expect("a list") {
-        assert_eq!(node["sessions_taken"], 0, "{stats}");
-    }
+    let begun = nodes[0].checked_tables()[0].clone();
+    wait_for("leaked entries to be freed", || nodes[0].is_clean().then_some(()));
+    nodes[0].assert_no_sessions();
     let filled = refill(socket(0));
     println!(
         "{kills} kills; {} values, {} unshown at first; {filled:.2} of the memory filled afterwards",
         begun["values"], begun["unshown"]
     );
     assert!(filled >= REFILLED_MIN, "{filled:.2}");
-    check(&nodes[0]);
+    nodes[0].checked_tables();
 }
 
 /// Puts values of one length, three times as many as there is room for; which part of the memory

@@ -85,28 +85,18 @@ impl Cluster {
     }
 
     fn check(&self) -> serde_json::Value {
-        let check = self.nodes[0].loch(&["check", "--json"]);
-        assert_eq!(check.code, Some(0), "{}\n{}", check.text(), check.stderr);
-        check.json()["tables"][0].clone()
+        self.nodes[0].checked_tables()[0].clone()
     }
 
     /// After the clients have ended: all is well, and what was leaked since `killed` returns.
     fn check_afterwards(&mut self, killed: Instant, told: &str) {
         let begun = self.check();
-        let leaks = || {
-            let table = self.check();
-            let left = ["unshown", "tentative", "moving"].map(|field| table[field].as_u64());
-            (left == [Some(0); 3]).then_some(())
-        };
-        wait_for("leaked entries to be freed", leaks);
+        wait_for("leaked entries to be freed", || self.nodes[0].is_clean().then_some(()));
         let returned = killed.elapsed();
         let values =
             load::verify_all(self.dir.path(), &self.nodes[0].socket, self.lengths, self.scale);
         assert_eq!(self.check()["values"], values);
-        let stats = self.nodes[0].loch(&["stats", "--json"]).expect(0, &[]).json();
-        for node in stats["nodes"].as_array().expect("a list") {
-            assert_eq!(node["sessions_taken"], 0, "{stats}");
-        }
+        self.nodes[0].assert_no_sessions();
         for node in &mut self.nodes {
             assert_eq!(node.process.try_ended(), None, "{}", node.log());
         }

@@ -156,28 +156,12 @@ impl Cluster {
         }
     }
 
-    fn check(&self) -> serde_json::Value {
-        let check = self.nodes[0].loch(&["check", "--json"]);
-        assert_eq!(check.code, Some(0), "{}\n{}", check.text(), check.stderr);
-        check.json()["tables"].clone()
-    }
-
     /// After all clients have ended.
     fn check_afterwards(&mut self) {
         let ended = Instant::now();
-        let none_left = || {
-            let tables = self.check();
-            let is_clean = |table: &serde_json::Value| {
-                ["unshown", "tentative", "moving"].iter().all(|field| table[field] == 0)
-            };
-            tables.as_array().expect("a list").iter().all(is_clean).then_some(())
-        };
-        wait_for("what the dead left to be freed", none_left);
+        wait_for("what the dead left to be freed", || self.nodes[0].is_clean().then_some(()));
         assert!(ended.elapsed() <= LEAKS_RETURN_MAX, "it took {:?}", ended.elapsed());
-        let stats = self.nodes[0].loch(&["stats", "--json"]).expect(0, &[]).json();
-        for node in stats["nodes"].as_array().expect("a list") {
-            assert_eq!(node["sessions_taken"], 0, "{stats}");
-        }
+        self.nodes[0].assert_no_sessions();
         for node in &mut self.nodes {
             assert_eq!(node.process.try_ended(), None, "{}", node.log());
         }
@@ -420,7 +404,7 @@ fn what_real_processes_are_answered_is_linearizable() {
         };
         let (operations, next) = round.run();
         next_client = next;
-        cluster.check();
+        cluster.nodes[0].checked_tables();
         cluster.delete_keys_of(table, tally.rounds);
         let mut history = History::from(operations.clone());
         tally.count(&history);

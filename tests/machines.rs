@@ -498,7 +498,7 @@ impl Machine {
         if self.is_first() {
             took = wait_for("what the dead left to be freed", || {
                 let looks = ended.elapsed();
-                self.is_clean().then_some(looks)
+                self.node.is_clean().then_some(looks)
             });
             println!("nothing was left after {took:.1?}, found after {:.1?}", ended.elapsed());
         }
@@ -512,16 +512,6 @@ impl Machine {
         assert!(took <= LEAKS_RETURN_MAX, "it took {took:?}\n{}", self.node.log());
         assert_eq!(self.node.process.try_ended(), None, "{}", self.node.log());
         self.guest.meet("all-is-well");
-    }
-
-    /// Whether nothing is left of any client that died.
-    fn is_clean(&self) -> bool {
-        let check = self.node.loch(&["check", "--json"]);
-        assert_eq!(check.code, Some(0), "{}\n{}", check.text(), check.stderr);
-        let is_clean = |table: &serde_json::Value| {
-            ["unshown", "tentative", "moving"].iter().all(|field| table[field] == 0)
-        };
-        check.json()["tables"].as_array().expect("a list").iter().all(is_clean)
     }
 }
 

@@ -10,7 +10,6 @@ mod worker;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use loch::Cluster;
@@ -86,14 +85,8 @@ impl Load {
     /// Starts a client. `worker` is the test that calls [`work_if_told`].
     pub fn start(task: Task, worker: &str) -> Self {
         fs::write(task.progress(), 0_u64.to_le_bytes()).expect("a file");
-        let child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", worker, "--ignored", "--nocapture"])
-            .env(TASK, serde_json::to_string(&task).expect("plain data"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("this test starts again");
-        Self { process: Process::new(child), task }
+        let said = serde_json::to_string(&task).expect("plain data");
+        Self { process: Process::of_this_test(worker, TASK, &said), task }
     }
 
     /// Operations it has done since it started; it looked at all its keys before.

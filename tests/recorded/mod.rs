@@ -10,7 +10,6 @@ pub mod record;
 mod value;
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use loch_history::{Answer, Operation, Outcome};
@@ -82,14 +81,8 @@ pub fn work_if_told() {
 impl Recorded {
     /// Starts a client. `test` is the test that calls [`work_if_told`].
     pub fn start(task: Task, test: &str) -> Self {
-        let child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", test, "--ignored", "--nocapture"])
-            .env(TASK, serde_json::to_string(&task).expect("plain data"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("this test starts again");
-        Self { process: Process::new(child), task }
+        let said = serde_json::to_string(&task).expect("plain data");
+        Self { process: Process::of_this_test(test, TASK, &said), task }
     }
 
     /// Waits until it has done so many operations.

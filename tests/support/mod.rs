@@ -143,6 +143,19 @@ impl Process {
         Self { child, status: None }
     }
 
+    /// Starts this test's own binary again, to be the process that `test` is: an ignored test that
+    /// finds its task in the variable. Its standard input is piped.
+    pub fn of_this_test(test: &str, variable: &str, task: &str) -> Self {
+        let child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", test, "--ignored", "--nocapture"])
+            .env(variable, task)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("this test starts again");
+        Self::new(child)
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -243,6 +256,29 @@ impl Node {
     pub fn loch_with<S: AsRef<OsStr>>(&self, arguments: &[S], input: &[u8]) -> Ended {
         let mut command = loch();
         run(command.env("LOCH_SOCKET", &self.socket).args(arguments), input)
+    }
+
+    /// What `loch check` says of the tables, in which nothing is broken.
+    pub fn checked_tables(&self) -> serde_json::Value {
+        let check = self.loch(&["check", "--json"]);
+        assert_eq!(check.code, Some(0), "{}\n{}", check.text(), check.stderr);
+        check.json()["tables"].clone()
+    }
+
+    /// Whether nothing is left of any client that died.
+    pub fn is_clean(&self) -> bool {
+        let is_clean = |table: &serde_json::Value| {
+            ["unshown", "tentative", "moving"].iter().all(|field| table[field] == 0)
+        };
+        self.checked_tables().as_array().expect("a list").iter().all(is_clean)
+    }
+
+    /// No node of its cluster has a session.
+    pub fn assert_no_sessions(&self) {
+        let stats = self.loch(&["stats", "--json"]).expect(0, &[]).json();
+        for node in stats["nodes"].as_array().expect("a list") {
+            assert_eq!(node["sessions_taken"], 0, "{stats}");
+        }
     }
 
     /// Stops it in order, as an operator does; how it ended.
