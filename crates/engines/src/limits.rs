@@ -10,14 +10,14 @@ pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 pub const VALUE_BYTES_DEFAULT: u64 = 64 << 20;
 
 /// Bytes of one node's data table.
-pub const DATA_TABLE_BYTES_MAX: u64 = 16 << 40;
+pub const DATA_TABLE_BYTES_MAX: u64 = 8 << 40;
 
 /// Entries start at multiples of this number of bytes; in data tables whose addresses need more
 /// bits than an index entry has, at multiples of a larger power of two.
 pub const GRAIN_BYTES: u64 = 16;
 
 /// Bytes of a chunk, the unit in which clients lease memory.
-pub const CHUNK_BYTES: u64 = 64 << 10;
+pub const CHUNK_BYTES: u64 = 16 << 10;
 
 /// Hash functions a table can have.
 pub const WAYS_MAX: usize = 4;
@@ -53,8 +53,8 @@ pub const SWEEP_SLABS: usize = 4;
 /// Attempts of a GET-and-touch that finds another value each time it touches what it found.
 pub const TOUCHES_MAX: usize = 1000;
 
-/// Chunk descriptors that a search for a slab reads at a time: those of 1 GiB. The next search goes
-/// on where this one found its slab, so its cost does not grow with the data table.
+/// Chunk descriptors that a search for a slab reads at a time: those of 256 MiB. The next search
+/// goes on where this one found its slab, so its cost does not grow with the data table.
 pub const SEARCH_CHUNKS: u64 = 16 << 10;
 
 /// Searches of this many descriptors are made for an abandoned slab with room in it, before free

@@ -72,7 +72,7 @@ fn offsets(cluster: &TestCluster) -> Vec<u64> {
 
 #[test]
 fn a_table_of_two_tebibytes_and_more_has_a_larger_grain_and_is_sound() {
-    let plan = Plan { table_bytes: (2 << 40) + (1 << 30), sparse: true, ..Plan::default() };
+    let plan = Plan { table_bytes: (2 << 40) + (4 << 30), sparse: true, ..Plan::default() };
     let cluster = TestCluster::new(Plan { index_slots: 1 << 14, ..plan });
     assert_eq!(cluster.map.shape.bits.grain_bytes(), 32);
     exercise(&cluster);
@@ -94,7 +94,7 @@ fn the_largest_table_has_entries_up_to_its_last_bytes() {
 /// Small tables with the addresses of large ones are checked whole.
 #[test]
 fn tables_of_every_grain_are_sound() {
-    for bits in 34..=44 {
+    for bits in 34..=43 {
         let plan = Plan { table_bytes: 64 << 20, addresses_of: Some(1 << bits), ..Plan::default() };
         let cluster = TestCluster::new(plan);
         let grain = cluster.map.shape.bits.grain_bytes();
@@ -104,7 +104,7 @@ fn tables_of_every_grain_are_sound() {
         assert!(report.broken.is_empty(), "{grain}: {:?}", report.broken);
     }
     let published = Protocol::Published { previous_versions: true };
-    let plan = Plan { protocol: published, addresses_of: Some(1 << 44), ..Plan::default() };
+    let plan = Plan { protocol: published, addresses_of: Some(1 << 43), ..Plan::default() };
     let client = TestCluster::new(plan).published_over(0, |shm| shm);
     block_on(client.put(b"key", b"value", PutOptions::default())).unwrap();
     let seen = block_on(client.get(b"key", Buf::new())).unwrap();
@@ -112,7 +112,7 @@ fn tables_of_every_grain_are_sound() {
 }
 
 /// A search for a slab once read the whole chunk table: 128 KiB for a data table of 1 GiB, and two
-/// gigabytes for one of 16 TiB.
+/// gigabytes for one of 8 TiB.
 #[test]
 fn a_search_for_a_slab_goes_on_where_the_last_one_ended() {
     let plan = Plan { table_bytes: 5 << 30, sparse: true, ..Plan::default() };

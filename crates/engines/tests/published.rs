@@ -32,6 +32,9 @@ type Client = published::Client<ShmEndpoint>;
 const WITH_PREVIOUS: Protocol = Protocol::Published { previous_versions: true };
 const WITHOUT_PREVIOUS: Protocol = Protocol::Published { previous_versions: false };
 
+/// The bytes of a table whose slabs of short entries are one chunk each.
+const OF_ONE_CHUNK: u64 = 4 << 20;
+
 fn plan(options: Options) -> Plan {
     Plan { options, protocol: WITH_PREVIOUS, ..Plan::default() }
 }
@@ -238,7 +241,8 @@ fn a_writer_may_die_anywhere() {
     for protocol in [WITH_PREVIOUS, WITHOUT_PREVIOUS] {
         for (old, deletes) in [(None, false), (Some("old"), false), (Some("old"), true)] {
             for steps in 1.. {
-                let cluster = TestCluster::new(Plan { protocol, ..plan(Options::default()) });
+                let plan = Plan { protocol, table_bytes: OF_ONE_CHUNK, ..plan(Options::default()) };
+                let cluster = TestCluster::new(plan);
                 let survivor = client(&cluster);
                 if let Some(old) = old {
                     put(&survivor, b"key", old.as_bytes());
@@ -283,7 +287,9 @@ fn a_writer_may_die_anywhere() {
 fn a_mover_may_die_anywhere() {
     let made = || {
         let (ways, bucket_slots, tiny_index) = (3, 1, Some(10));
-        TestCluster::new(Plan { ways, bucket_slots, tiny_index, ..plan(Options::default()) })
+        let table_bytes = OF_ONE_CHUNK;
+        let plan = Plan { ways, bucket_slots, tiny_index, table_bytes, ..plan(Options::default()) };
+        TestCluster::new(plan)
     };
     // Keys of which the last has to move another one.
     let names = |salt: u32| move |n: u32| format!("key {salt}.{n}").into_bytes();

@@ -217,7 +217,7 @@ fn what_dead_clients_left_undecided_in_the_index_is_decided() {
 fn runs_of_a_dead_session_become_abandoned_or_free() {
     const DEAD: u32 = 77;
     const OTHER: u32 = 78;
-    let cluster = TestCluster::new(Plan::default());
+    let cluster = TestCluster::new(Plan { table_bytes: 4 << 20, ..Plan::default() });
     let client = cluster.client(0);
     let map = client.map();
     let small = map.classes.of(100);
@@ -276,7 +276,7 @@ fn runs_of_a_dead_session_become_abandoned_or_free() {
 /// Sessions are those of all nodes, in whatever slot they are.
 #[test]
 fn slabs_that_a_dead_session_was_seizing_are_abandoned_and_those_of_the_living_stay() {
-    let cluster = TestCluster::new(Plan { nodes: 2, ..Plan::default() });
+    let cluster = TestCluster::new(Plan { nodes: 2, table_bytes: 4 << 20, ..Plan::default() });
     let scrubber = cluster.client(0);
     let others = [cluster.client(0), cluster.client(0), cluster.client(1), cluster.client(1)];
     let class = scrubber.map().classes.of(100);

@@ -222,18 +222,16 @@ impl Plant {
     fn known_seed(self) -> Option<u64> {
         let Plant::Engine(family, bug) = self else { return None };
         Some(match (family, bug) {
-            (_, Bug::NoMoveScan) => 23_026,
-            (_, Bug::NoHomeBump) => 29_839,
-            (_, Bug::NoteWithoutGeneration) => 269_036,
-            (_, Bug::ForgetsWhatIsUnderWay) => 14_497,
-            (_, Bug::DestinationStays) => 9_623,
-            (_, Bug::StatusNotReread) => 3_115,
-            (_, Bug::IdleBeforeStores) => 1_534,
-            (_, Bug::BatchUnpinned) => 34_611,
-            (_, Bug::BatchRestUnpinned) => 15_919,
-            (_, Bug::EvictedAnyway) => 7_346,
-            (_, Bug::MoveAwaitedInVain) => 4_659,
-            (Family::Published, Bug::NoGenerationCheck) => 3_990,
+            (_, Bug::NoMoveScan) => 34_634,
+            (_, Bug::NoHomeBump) => 49_058,
+            (_, Bug::NoteWithoutGeneration) => 270_021,
+            (_, Bug::StatusNotReread) => 3_440,
+            (_, Bug::IdleBeforeStores) => 2_252,
+            (_, Bug::BatchUnpinned) => 40_679,
+            (_, Bug::BatchRestUnpinned) => 22_549,
+            (_, Bug::EvictedAnyway) => 8_175,
+            (_, Bug::MoveAwaitedInVain) => 5_207,
+            (Family::Published, Bug::NoGenerationCheck) => 4_966,
             _ => return None,
         })
     }

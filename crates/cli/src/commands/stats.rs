@@ -208,7 +208,7 @@ mod tests {
                 bucket_slots: 4,
                 index_slots: 1000,
                 index_bytes: 8000,
-                data_bytes: 16 << 40,
+                data_bytes: 8 << 40,
                 grain_bytes,
             };
             TableStats::new(&info, &[], Vec::new()).declaration()

@@ -279,11 +279,11 @@ mod tests {
     proptest! {
         #[test]
         fn fields_do_not_touch_each_other(
-            chunks_bits in 4u32..=28, fewer in 0u64..16, nodes in 1u16..=256, bucket in 0u32..3,
+            chunks_bits in 4u32..=29, fewer in 0u64..16, nodes in 1u16..=256, bucket in 0u32..3,
             data_table: prop::sample::Index, at: prop::sample::Index,
             generation: u64, hash: u64, pick: prop::sample::Index,
         ) {
-            // Up to 256 data tables of 16 TiB, of which every grain can be named.
+            // Up to 256 data tables of 8 TiB, of which every grain can be named.
             let bucket_slots = 1 << bucket;
             let g = Geometry::plan(nodes, 64 << 20, 4096, 3, bucket_slots, 64, Options::default());
             let g = Geometry { chunks: (1 << chunks_bits) - fewer, ..g.unwrap() };

@@ -29,7 +29,13 @@ pub const LARGE: u8 = u8::MAX;
 const CLASS_BYTES_MIN: u64 = 64;
 const CLASS_BYTES_MAX: u64 = 256 << 10;
 const SLAB_BYTES_WANTED: u64 = 1 << 20;
-const SLAB_ENTRIES_WANTED: u64 = 8;
+/// Entries from this size on are multiples of a cache line.
+const LINED_UP_FROM: u64 = 1 << 10;
+/// A data table with fewer bytes has fewer classes, and fewer entries in its slabs.
+const SMALL_DATA_BYTES: u64 = 64 << 20;
+/// The length of long entries is rounded up to one of so many lengths for each doubling, so that
+/// entries of about the same length can have each other's memory.
+const LARGE_A_DOUBLING: u64 = 32;
 
 /// How entries of one size lie in their slabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,22 +71,36 @@ pub struct Entry {
 }
 
 impl Class {
-    fn new(id: u8, entry_bytes: u64, chunks: u32, grain_bytes: u64) -> Self {
+    /// The class of entries of at least `least` bytes, as many as a slab of these chunks holds.
+    /// They share what would be left of the slab.
+    fn new(id: u8, least: u64, chunks: u32, grain_bytes: u64) -> Self {
         let bytes = chunks as u64 * CHUNK_BYTES;
         let data_at = |entries| data_at(entries, grain_bytes);
         // Notes and entries share the bytes after the header.
-        let mut entries = (bytes - SLAB_HEADER_BYTES) / (entry_bytes + 4);
-        while entries > 0 && data_at(entries) + entries * entry_bytes > bytes {
+        let mut entries = (bytes - SLAB_HEADER_BYTES) / (least + 4);
+        while entries > 0 && data_at(entries) + entries * least > bytes {
             entries -= 1;
         }
-        Self { id, chunks, entries: entries as u32, entry_bytes, data_at: data_at(entries) }
+        let data_at = data_at(entries);
+        let share = bytes.saturating_sub(data_at).checked_div(entries).unwrap_or(0);
+        // Long entries do not begin in the middle of a cache line.
+        let unit = if least < LINED_UP_FROM { grain_bytes } else { grain_bytes.max(64) };
+        let entry_bytes = share / unit * unit;
+        Self { id, chunks, entries: entries as u32, entry_bytes, data_at }
     }
 
+    /// The class of a long entry.
     fn large(entry_len: u64, grain_bytes: u64) -> Self {
+        let chunks = (data_at(1, grain_bytes) + entry_len).div_ceil(CHUNK_BYTES);
+        let step = (chunks.next_power_of_two() / (2 * LARGE_A_DOUBLING)).max(1);
+        Self::large_of(chunks.next_multiple_of(step) as u32, grain_bytes)
+    }
+
+    /// The class of long entries that have a run of so many chunks.
+    fn large_of(chunks: u32, grain_bytes: u64) -> Self {
         let data_at = data_at(1, grain_bytes);
-        let chunks = (data_at + entry_len).div_ceil(CHUNK_BYTES);
-        let entry_bytes = chunks * CHUNK_BYTES - data_at;
-        Self { id: LARGE, chunks: chunks as u32, entries: 1, entry_bytes, data_at }
+        let entry_bytes = u64::from(chunks) * CHUNK_BYTES - data_at;
+        Self { id: LARGE, chunks, entries: 1, entry_bytes, data_at }
     }
 
     /// Whether a slab of the class can start at a chunk of a data table with `of_chunks` chunks. A
@@ -113,13 +133,14 @@ impl Class {
     /// The entry at a place, if an entry of this class can start there.
     #[inline(always)]
     pub fn entry(&self, place: Place) -> Option<Entry> {
-        let at = place.offset;
+        // Notes may fill chunks of their own, so the chunk is found without them.
+        let at = place.offset.checked_sub(self.data_at)?;
         let mut chunk = at / CHUNK_BYTES;
         if self.id != LARGE {
             // Slabs lie at multiples of their size.
             chunk &= !(self.chunks as u64 - 1);
         }
-        let offset = (at - chunk * CHUNK_BYTES).checked_sub(self.data_at)?;
+        let offset = at - chunk * CHUNK_BYTES;
         // A division of thirty-two bits is faster, and no run is longer.
         let (offset, entry_bytes) = (u32::try_from(offset).ok()?, self.entry_bytes as u32);
         let number = offset / entry_bytes;
@@ -133,7 +154,9 @@ fn data_at(entries: u64, grain_bytes: u64) -> u64 {
     (SLAB_HEADER_BYTES + entries * 4).next_multiple_of(grain_bytes.max(64))
 }
 
-/// The size classes of a table: eight to a doubling, multiples of its grain.
+/// The size classes of a table: sixteen to a doubling, multiples of its grain. A table with little
+/// memory has eight, and fewer entries in a slab, because each size that is used has a slab at
+/// least.
 #[derive(Clone, Debug)]
 pub struct Classes {
     classes: Vec<Class>,
@@ -144,26 +167,27 @@ impl Classes {
     /// The classes of a table whose data tables have `data_bytes`. A smaller data table has smaller
     /// slabs, so that many clients can have their own slabs of many classes.
     pub fn new(data_bytes: u64, grain_bytes: u64) -> Self {
+        let is_small = data_bytes < SMALL_DATA_BYTES;
+        let (a_doubling, entries) = if is_small { (8, 4) } else { (16, 8) };
         let wanted = SLAB_BYTES_WANTED.min(data_bytes / 512).max(CHUNK_BYTES);
         let most = (data_bytes / 16).max(CHUNK_BYTES);
-        let mut classes = Vec::new();
-        let mut bytes = CLASS_BYTES_MIN.max(grain_bytes);
-        while bytes <= CLASS_BYTES_MAX {
+        let mut classes: Vec<Class> = Vec::new();
+        let mut least = CLASS_BYTES_MIN.max(grain_bytes);
+        while least <= CLASS_BYTES_MAX {
             let id = classes.len() as u8;
-            let mut class = Class::new(id, bytes, 1, grain_bytes);
-            let enough = |c: &Class| {
-                c.chunks as u64 * CHUNK_BYTES >= wanted && c.entries as u64 >= SLAB_ENTRIES_WANTED
-            };
+            let mut class = Class::new(id, least, 1, grain_bytes);
+            let enough =
+                |c: &Class| c.chunks as u64 * CHUNK_BYTES >= wanted && c.entries as u64 >= entries;
             while !enough(&class) && class.chunks as u64 * CHUNK_BYTES * 2 <= most {
-                class = Class::new(id, bytes, class.chunks * 2, grain_bytes);
+                class = Class::new(id, least, class.chunks * 2, grain_bytes);
             }
             if class.entries < 2 {
                 break;
             }
             classes.push(class);
-            let step = (bytes.next_power_of_two() / if bytes.is_power_of_two() { 8 } else { 16 })
-                .max(grain_bytes);
-            bytes += step;
+            let doubling = (class.entry_bytes + 1).next_power_of_two() / 2;
+            let step = (doubling / a_doubling).max(grain_bytes);
+            least = (class.entry_bytes / step + 1) * step;
         }
         assert!(classes.len() < LARGE as usize);
         Self { classes, grain_bytes }
@@ -180,9 +204,8 @@ impl Classes {
     /// The class that a chunk descriptor names.
     pub fn by_id(&self, id: u8, chunks: u32) -> Option<Class> {
         if id == LARGE {
-            let entry_bytes =
-                |chunks: u32| chunks as u64 * CHUNK_BYTES - data_at(1, self.grain_bytes);
-            return (chunks > 0).then(|| Class::large(entry_bytes(chunks), self.grain_bytes));
+            let is_run = u64::from(chunks) * CHUNK_BYTES > data_at(1, self.grain_bytes);
+            return is_run.then(|| Class::large_of(chunks, self.grain_bytes));
         }
         self.classes.get(id as usize).copied().filter(|c| c.chunks == chunks)
     }
@@ -296,22 +319,37 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn classes_grow_by_an_eighth_and_waste_little() {
+    fn classes_grow_by_little_and_fill_their_slabs() {
+        // Of entries up to 64 KiB one class is at most so many per cent longer than the last.
+        for (data_bytes, percent, most) in [(4u64 << 30, 13, 248), (8 << 20, 26, 100)] {
+            let classes = Classes::new(data_bytes, 16);
+            assert!((50..most).contains(&classes.all().len()), "{}", classes.all().len());
+            for pair in classes.all().windows(2).filter(|pair| pair[1].entry_bytes <= 64 << 10) {
+                let (a, b) = (pair[0].entry_bytes, pair[1].entry_bytes);
+                assert!(
+                    b > a && (b - a <= a * percent / 100 || b - a == 16) && b % 16 == 0,
+                    "{a} {b}"
+                );
+            }
+            for class in classes.all() {
+                let bytes = class.chunks as u64 * CHUNK_BYTES;
+                let used = class.entries as u64 * (class.entry_bytes + 4) + SLAB_HEADER_BYTES;
+                assert!(used <= bytes && used * 16 >= bytes * 15, "{class:?} uses {used}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_have_classes_that_waste_little() {
         let classes = Classes::new(4 << 30, 16);
-        assert!(classes.all().len() > 50);
-        for pair in classes.all().windows(2) {
-            let (a, b) = (pair[0].entry_bytes, pair[1].entry_bytes);
-            assert!(b > a && (b - a <= a / 4 || b - a == 16) && b % 16 == 0, "{a} {b}");
-        }
-        for class in classes.all() {
-            let bytes = class.chunks as u64 * CHUNK_BYTES;
-            let used = class.entries as u64 * (class.entry_bytes + 4) + SLAB_HEADER_BYTES;
-            assert!(used <= bytes && used * 8 >= bytes * 7, "{class:?} uses {used} of {bytes}");
-        }
-        assert_eq!(classes.of(112).entry_bytes, 112);
         assert_eq!(classes.of(1).entry_bytes, 64);
-        assert_eq!(classes.of((128 << 10) + 48).entry_bytes, 144 << 10);
-        assert_eq!(classes.of((1 << 20) + 48).chunks, 17);
+        assert_eq!(classes.of(112).entry_bytes, 112);
+        for kib in [4, 16, 64, 128, 256, 1 << 10, 10 << 10] {
+            let len = (kib << 10) + 100;
+            let entry_bytes = classes.of(len).entry_bytes;
+            assert!(entry_bytes <= (len + len / 8) as u64, "{len}: {entry_bytes}");
+        }
+        assert_eq!(classes.of((1 << 20) + 100).chunks, 66);
     }
 
     /// Descriptors may be damaged.

@@ -133,14 +133,14 @@ fn memory_that_an_engine_cannot_use_is_no_error() {
 
 #[test]
 fn memory_that_no_table_can_use_is_left_out_of_the_region() {
-    assert_eq!(plan(17 << 40, &[]).unwrap().left_out, None, "one table uses 16 TiB and its index");
+    assert_eq!(plan(9 << 40, &[]).unwrap().left_out, None, "one table uses 8 TiB and its index");
     let planned = plan(1 << 46, &[]).unwrap();
     let end = planned.tables[0].end();
-    assert!((16 << 40..20 << 40).contains(&end), "{end}");
+    assert!((8 << 40..12 << 40).contains(&end), "{end}");
     assert_eq!(planned.header.region_bytes, end.next_multiple_of(TABLE_ALIGN_BYTES));
     let left_out = planned.left_out.unwrap();
     assert_eq!(left_out.bytes, (1 << 46) - planned.header.region_bytes);
-    assert!(left_out.reason().contains("up to 16TiB a node"), "{}", left_out.reason());
+    assert!(left_out.reason().contains("up to 8TiB a node"), "{}", left_out.reason());
     // The table could use more, but is given no more.
     let named = TableConfig { memory: Some(ByteSize::new(16 << 20)), ..table("t") };
     let left_out = plan(64 << 20, &[named]).unwrap().left_out.unwrap();
