@@ -57,8 +57,8 @@ pub const TOUCHES_MAX: usize = 1000;
 /// goes on where this one found its slab, so its cost does not grow with the data table.
 pub const SEARCH_CHUNKS: u64 = 16 << 10;
 
-/// Searches of this many descriptors are made for an abandoned slab with room in it, before free
-/// chunks are taken instead.
+/// So many searches are made for an abandoned slab with room in it, before free chunks are taken
+/// instead; and for any memory by a client that has to evict otherwise.
 pub const SEARCHES_FOR_ROOM: u64 = 4;
 
 /// Values that a client which is short of memory evicts at a time, where memory is near. The more,

@@ -257,6 +257,10 @@ fn a_region_of_another_configuration() {
     declared(|t| t.name = "other".into(), "table name \"default\"");
     declared(|t| t.set("ways", 2).unwrap(), "ways 3");
     declared(|t| t.set("bucket_slots", 2).unwrap(), "bucket_slots 4");
+    declared(
+        |t| t.set("eviction", "sieve").unwrap(),
+        "eviction none, the configuration says sieve",
+    );
     declared(|t| t.set("checksums", true).unwrap(), "checksums: false");
     declared(|t| t.set("index_slots", 1 << 12).unwrap(), "index_slots");
     declared(|t| t.value_max = Some(ByteSize::new(1000)), "value_max");

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use loch::Expiry;
 
 use super::key;
@@ -21,19 +21,15 @@ Examples:
 /// Give the value of a key another time of expiry
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[command(group(ArgGroup::new("expiry").required(true).args(["ttl", "persist"])))]
 pub struct TouchArgs {
     /// The key: 1 to 65536 bytes
     key: OsString,
     /// How long the value lives from now on: 500ms, 30s, 5m, 2h, 7d
-    #[arg(
-        long,
-        value_name = "TIME",
-        value_parser = parse_lifetime,
-        required_unless_present = "persist"
-    )]
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
     ttl: Option<Duration>,
     /// Let the value live for ever
-    #[arg(long, conflicts_with = "ttl")]
+    #[arg(long)]
     persist: bool,
     /// Print the version that the value has now
     #[arg(long)]

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use super::any::AnyClient;
 use super::geometry::{Geometry, Options as Switches, Protocol};
 use super::hash::TableMap;
+use super::layout::dte::BEFORE_VALUE_BYTES_MAX;
+use super::layout::slab::longest_entry_bytes;
 use super::options::{
     BUCKET_SLOTS, BUCKET_SLOTS_OF_CACHE, Eviction, LayoutOptions, Options, TableProtocol,
 };
 use crate::engine::{Engine, Needs, Place, Plan, Sizes, Workers};
 use crate::error::LayoutError;
 use crate::kv::Kv;
-use crate::limits::{CHUNK_BYTES, DATA_TABLE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_DEFAULT};
+use crate::limits::{DATA_TABLE_BYTES_MAX, VALUE_BYTES_DEFAULT};
 use crate::net::{Access, Connect, Net};
 use crate::region::TableParams;
 use crate::requests::Service;
@@ -135,10 +137,10 @@ pub(crate) fn geometry(
     });
     let geometry =
         Geometry::plan(room.nodes, share, slots, ways, bucket_slots, value_max, switches)?;
-    let data = geometry.data_bytes();
-    // The bytes that are left for the longest value besides its key, its header and its slab's
-    // header.
-    let most = data.saturating_sub(KEY_BYTES_MAX as u64 + CHUNK_BYTES);
+    let (data, grain_bytes) = (geometry.data_bytes(), geometry.validate()?.bits.grain_bytes());
+    // The bytes that are left for the longest value besides its key and its header.
+    let longest = longest_entry_bytes(data, grain_bytes);
+    let most = longest.saturating_sub(BEFORE_VALUE_BYTES_MAX as u64);
     match room.value_max {
         Some(max) if max > most => wrong(format!(
             "value_max is {}, but its data table has {} a node, which hold a value of up to {}: give \
@@ -162,6 +164,8 @@ pub(crate) fn facts(params: &TableParams) -> Vec<(&'static str, String)> {
     let shown =
         |show: fn(&super::geometry::Shape) -> String| shape.as_ref().map(show).unwrap_or_default();
     vec![
+        // A cache has other buckets, if the declaration does not say how many slots they have.
+        ("eviction", shown(|shape| if shape.options.evicts { "sieve" } else { "none" }.into())),
         ("ways", geometry.ways.to_string()),
         ("bucket_slots", geometry.bucket_slots.to_string()),
         ("protocol", shown(|shape| format!("{:?}", shape.protocol))),

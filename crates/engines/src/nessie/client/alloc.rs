@@ -67,6 +67,8 @@ pub(in crate::nessie) struct List {
     pub sweep_at: usize,
     /// So many times more it is known that there is no memory but what can be evicted.
     pub known_full: u32,
+    /// So many evictions later a slab is swept, while there is no other memory.
+    pub sweep_after: u32,
     /// What the class gave up lately, and what it lacks.
     pub balance: Balance,
     /// For each slab the entries that were never used, from the next one on.
@@ -235,6 +237,7 @@ impl List {
             reopened: 0,
             sweep_at: 0,
             known_full: 0,
+            sweep_after: 0,
             balance: Balance::default(),
             fresh: Vec::new(),
             free: Vec::new(),

@@ -97,6 +97,11 @@ impl Mark {
         epoch.wrapping_sub(self.epoch()) & (EPOCHS - 1) as u8
     }
 
+    /// Whether the value was used, as far as its mark remembers.
+    pub fn is_used(self) -> bool {
+        self.uses() > 0
+    }
+
     /// The uses, and the epochs since the last one.
     pub fn uses_and_age(self, epoch: u8) -> (usize, usize) {
         (self.uses().into(), self.age(epoch).into())

@@ -92,8 +92,7 @@ impl Class {
     /// The class of a long entry.
     fn large(entry_len: u64, grain_bytes: u64) -> Self {
         let chunks = (data_at(1, grain_bytes) + entry_len).div_ceil(CHUNK_BYTES);
-        let step = (chunks.next_power_of_two() / (2 * LARGE_A_DOUBLING)).max(1);
-        Self::large_of(chunks.next_multiple_of(step) as u32, grain_bytes)
+        Self::large_of(chunks.next_multiple_of(large_step(chunks)) as u32, grain_bytes)
     }
 
     /// The class of long entries that have a run of so many chunks.
@@ -147,6 +146,18 @@ impl Class {
         let slab = Slab { dti: place.dti, chunk: chunk as u32 };
         (offset % entry_bytes == 0 && number < self.entries).then_some(Entry { slab, number })
     }
+}
+
+/// Runs of about so many chunks have a multiple of this number.
+fn large_step(chunks: u64) -> u64 {
+    (chunks.next_power_of_two() / (2 * LARGE_A_DOUBLING)).max(1)
+}
+
+/// Bytes of the longest entry for which a data table has a run.
+pub fn longest_entry_bytes(data_bytes: u64, grain_bytes: u64) -> u64 {
+    let chunks = data_bytes / CHUNK_BYTES;
+    let run = chunks - chunks % large_step(chunks);
+    (run * CHUNK_BYTES).saturating_sub(data_at(1, grain_bytes))
 }
 
 /// Entries start on a cache line, and at a multiple of the grain.
@@ -204,8 +215,11 @@ impl Classes {
     /// The class that a chunk descriptor names.
     pub fn by_id(&self, id: u8, chunks: u32) -> Option<Class> {
         if id == LARGE {
-            let is_run = u64::from(chunks) * CHUNK_BYTES > data_at(1, self.grain_bytes);
-            return is_run.then(|| Class::large_of(chunks, self.grain_bytes));
+            // A longer run is nobody's: values are shorter, and numbers of entries have 32 bits.
+            let bytes = data_at(1, self.grain_bytes) + 1..=u64::from(u32::MAX);
+            return bytes
+                .contains(&(u64::from(chunks) * CHUNK_BYTES))
+                .then(|| Class::large_of(chunks, self.grain_bytes));
         }
         self.classes.get(id as usize).copied().filter(|c| c.chunks == chunks)
     }
@@ -362,8 +376,21 @@ mod tests {
         }
         let classes = Classes::new(1 << 30, 16);
         assert_eq!(classes.by_id(LARGE, 0), None);
+        assert_eq!(classes.by_id(LARGE, (1 << RUN_BITS) - 1), None, "more than 32 bits of bytes");
         assert_eq!(classes.by_id(classes.all().len() as u8, 1), None);
         assert_eq!(classes.by_id(0, classes.all()[0].chunks + 1), None);
+    }
+
+    /// A configuration may ask for the longest value.
+    #[test]
+    fn the_longest_entry_has_a_run_that_fits() {
+        for chunks in 64..5_000 {
+            let data_bytes = chunks * CHUNK_BYTES;
+            let longest = longest_entry_bytes(data_bytes, 16);
+            let class = Classes::new(data_bytes, 16).of(longest as usize);
+            assert!(u64::from(class.chunks) <= chunks, "{chunks} chunks: {class:?}");
+            assert!(longest * 33 > data_bytes * 31, "{chunks} chunks: {longest}");
+        }
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use loch_fabric::limits::LANES_PAUSE_US_MAX;
 use super::lease::Kind;
 use crate::epoch::Pin;
 use crate::error::EngineError;
-use crate::limits::SWEEP_SLABS;
+use crate::limits::{SEARCHES_FOR_ROOM, SWEEP_SLABS};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::client::turns::Lane;
@@ -22,8 +22,16 @@ const PARKED_ENTRIES: usize = 256;
 /// The pause between two looks when the free entries are pinned or held by other lanes. The other
 /// lanes go on meanwhile.
 const HELD_POLL_US: u64 = 50;
-/// How often a client evicts before it looks again for memory that nobody uses.
+/// How often a client evicts before it looks again for memory that nobody uses: the most, the
+/// least, and in between so often for each entry of a slab.
 const EVICTIONS_WITHOUT_LOOK: u32 = 1024;
+const EVICTIONS_WITHOUT_LOOK_MIN: u32 = 64;
+const EVICTIONS_FOR_ENTRY: u32 = 16;
+/// A client that evicts sweeps one of its slabs after as many evictions as this part of the slab's
+/// entries, so that after a few per cent of a turnover it has swept all.
+const SWEPT_PARTS: u32 = 16;
+/// If more than this part of a slab was retired by others, the next slab is swept at once.
+const MUCH_PARTS: u32 = 64;
 const _: () = assert!(HELD_POLL_US <= LANES_PAUSE_US_MAX);
 
 impl<F: Fabric> Client<F> {
@@ -119,7 +127,9 @@ impl<F: Fabric> Client<F> {
         let rooms = self.rooms_of(class);
         // In a table that evicts there is usually no other memory, and to look for it is dear.
         if self.is_known_full(class)
-            && (self.has_grown().await? || self.evict_in_balance(class).await?)
+            && (self.has_grown().await?
+                || sweep && self.has_got_back(class).await?
+                || self.evict_in_balance(class).await?)
         {
             return Ok(());
         }
@@ -131,9 +141,11 @@ impl<F: Fabric> Client<F> {
             return Ok(());
         }
         self.rest_parked(class, PARKED_ENTRIES).await?;
+        // A client that evicts will look again soon.
+        let searches = if self.is_short_of(class) { SEARCHES_FOR_ROOM } else { u64::MAX };
         for dti in &self.tables {
-            if self.lease(*dti, class, Kind::Roomy).await?
-                || self.lease(*dti, class, Kind::Free).await?
+            if self.lease(*dti, class, Kind::Roomy, searches).await?
+                || self.lease(*dti, class, Kind::Free, searches).await?
             {
                 return Ok(());
             }
@@ -142,7 +154,7 @@ impl<F: Fabric> Client<F> {
         if self.sweep_some(class, all, 1).await? > 0 {
             return Ok(());
         }
-        if self.lease_any(class, Kind::Abandoned).await? {
+        if self.lease_any(class, Kind::Abandoned, searches).await? {
             return Ok(());
         }
         if self.evict_in_balance(class).await? {
@@ -152,13 +164,32 @@ impl<F: Fabric> Client<F> {
         self.wait_for_room(class, rooms).await
     }
 
+    /// Looks now and then whether other clients have retired entries in this client's slabs, as
+    /// all do that put a value anew. As long as it finds many in one slab, it looks at the next:
+    /// what is free is used before anything is evicted.
+    async fn has_got_back(&self, class: Class) -> Result<bool, EngineError> {
+        {
+            let mut alloc = self.alloc.borrow_mut();
+            let wait = &mut alloc.list(class).sweep_after;
+            if *wait > 0 {
+                *wait -= 1;
+                return Ok(false);
+            }
+        }
+        let found = self.sweep_some(class, 1, 1).await?;
+        let is_much = found > class.entries / MUCH_PARTS;
+        let wait = if is_much { 0 } else { class.entries / SWEPT_PARTS };
+        self.alloc.borrow_mut().list(class).sweep_after = wait;
+        Ok(found > 0)
+    }
+
     /// Whether it is a short time since a look for memory that nobody uses was in vain. While a
     /// lane looks again, the others go on evicting.
     fn is_known_full(&self, class: Class) -> bool {
         let mut alloc = self.alloc.borrow_mut();
         let list = alloc.list(class);
         if list.known_full == 1 {
-            list.known_full = EVICTIONS_WITHOUT_LOOK;
+            list.known_full = evictions_without_look(class);
             return false;
         }
         list.known_full = list.known_full.saturating_sub(1);
@@ -171,6 +202,12 @@ impl<F: Fabric> Client<F> {
     }
 
     fn set_known_full(&self, class: Class) {
-        self.alloc.borrow_mut().list(class).known_full = EVICTIONS_WITHOUT_LOOK;
+        self.alloc.borrow_mut().list(class).known_full = evictions_without_look(class);
     }
+}
+
+/// How often a client evicts entries of a class before it looks again for memory that nobody uses.
+fn evictions_without_look(class: Class) -> u32 {
+    let for_slab = class.entries.saturating_mul(EVICTIONS_FOR_ENTRY);
+    for_slab.clamp(EVICTIONS_WITHOUT_LOOK_MIN, EVICTIONS_WITHOUT_LOOK)
 }

@@ -43,6 +43,8 @@ const NEAR_RUN_BUCKETS: u64 = 16;
 const FAR_RUN_BUCKETS: u64 = 64;
 /// Entries of its slabs that a client looks at if the index shows it too few of them.
 const SAMPLED_IN_SLABS: usize = 64;
+/// A value that was never used counts for this part of its bytes when it is evicted.
+const UNUSED_COUNT_PARTS: u64 = 4;
 /// Bytes of the key that are read with an entry's header.
 const KEY_GUESS_BYTES: usize = 64;
 
@@ -59,6 +61,15 @@ pub(in crate::nessie) struct Victim {
     /// if they are known.
     pub hash: KeyHash,
     pub first_marks: Option<Marks>,
+}
+
+impl Victim {
+    /// The bytes for which its eviction counts on the clock of the marks. A stream of values that
+    /// nobody uses goes through a table fast, and does not make those look old that are used.
+    fn turned_over_bytes(&self) -> u64 {
+        let parts = if self.mark.is_used() { 1 } else { UNUSED_COUNT_PARTS };
+        self.class.entry_bytes / parts
+    }
 }
 
 /// A slot that shows an entry in one of the client's own slabs.
@@ -269,19 +280,26 @@ impl<F: Fabric> Client<F> {
         let mut failed = None;
         let lanes = if self.is_near { 1 } else { LANES };
         let evictions = victims.iter().map(|victim| async move {
-            self.evict_victim(victim).await.map(|evicted| (evicted, victim.has_expired))
+            self.evict_victim(victim).await.map(|evicted| evicted.then_some(victim))
         });
+        let mut turned_over = 0;
         lanes::run(lanes, evictions, |evicted| match evicted {
-            Ok((true, true)) => forgotten.expired += 1,
-            Ok((true, false)) => forgotten.evicted += 1,
-            Ok((false, _)) => (),
+            Ok(Some(victim)) => {
+                let count = match victim.has_expired {
+                    true => &mut forgotten.expired,
+                    false => &mut forgotten.evicted,
+                };
+                *count += 1;
+                turned_over += victim.turned_over_bytes();
+            }
+            Ok(None) => (),
             Err(error) => failed = Some(error),
         })
         .await;
         let count = forgotten.evicted + forgotten.expired;
         if count > 0 {
             self.count_forgotten(class, forgotten).await?;
-            self.turn_over(count * class.entry_bytes).await?;
+            self.turn_over(turned_over).await?;
         }
         failed.map_or(Ok(count), Err)
     }

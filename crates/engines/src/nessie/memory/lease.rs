@@ -140,26 +140,33 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Leases one slab of the wanted kind in any of this client's data tables.
-    pub(super) async fn lease_any(&self, class: Class, kind: Kind) -> Result<bool, EngineError> {
+    pub(super) async fn lease_any(
+        &self,
+        class: Class,
+        kind: Kind,
+        searches: u64,
+    ) -> Result<bool, EngineError> {
         for dti in &self.tables {
-            if self.lease(*dti, class, kind).await? {
+            if self.lease(*dti, class, kind, searches).await? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Leases one slab of the wanted kind in a data table, if there is one with room in it.
+    /// Leases one slab of the wanted kind in a data table, if there is one with room in it. The
+    /// next search goes on where this one, of so many parts of the table at most, has ended.
     pub(super) async fn lease(
         &self,
         dti: u8,
         class: Class,
         kind: Kind,
+        searches: u64,
     ) -> Result<bool, EngineError> {
         let parts = self.map.shape.geometry.chunks.div_ceil(SEARCH_CHUNKS);
         let next = &self.search_at[kind as usize][usize::from(class.id == LARGE)];
         let begin = next.get();
-        let most = if kind == Kind::Roomy { parts.min(SEARCHES_FOR_ROOM) } else { parts };
+        let most = if kind == Kind::Roomy { SEARCHES_FOR_ROOM } else { searches }.min(parts);
         for looked_at in 0..most {
             let part = (begin + looked_at) % parts;
             next.set(part);

@@ -258,7 +258,9 @@ impl<F: Fabric> Client<F> {
                     room = true;
                 }
                 // A client that evicts does not look for free memory.
-                while self.is_short_of(*wanted) && self.lease_any(*wanted, Kind::Free).await? {}
+                let all = u64::MAX;
+                while self.is_short_of(*wanted) && self.lease_any(*wanted, Kind::Free, all).await? {
+                }
             }
             Then::Empty(wanted, slabs) => {
                 let mut empty = Vec::new();

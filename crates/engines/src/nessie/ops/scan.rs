@@ -29,7 +29,7 @@ use crate::scan::{Cursor, Listed};
 /// Entries that are read side by side.
 const LANES: usize = 16;
 /// Moves of one node at which a step looks.
-const MOVES_OF_STEP: u64 = 64;
+const MOVES_OF_STEP: u64 = 1024;
 /// How often a scan that has nothing else to do waits for a noted move to be written. The mover may
 /// have died in between.
 const WAITS_MAX: u32 = 50;
