@@ -3,7 +3,7 @@
 //! Memory belongs to a size class until it is emptied. A class that gets many new values would
 //! evict its own, however good, beside memory of another class that nobody uses any more. So a
 //! client that evicts looks now and then at other memory. If none of many values there was used as
-//! lately as those that it evicts, by two epochs, nobody is interested in that memory: the client
+//! lately as those that it evicts, by an epoch, nobody is interested in that memory: the client
 //! begins to empty it, and goes on evicting until it has it.
 //!
 //! Memory in use stays where it is, though its values may be worth less: with a slab the good
@@ -27,7 +27,7 @@ const WAITS_MAX: usize = 8;
 /// How often values of a run are looked at again before it is emptied.
 const LOOKS_AGAIN: usize = 4;
 /// The epochs by which values must be older than those that are evicted.
-const EPOCHS_OLDER: f32 = 2.0;
+const EPOCHS_OLDER: f32 = 1.0;
 
 impl<F: Fabric> Client<F> {
     /// Goes on with memory that was begun to be emptied. Returns whether there is room now.
