@@ -8,6 +8,8 @@ use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::{Client, PutOptions};
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, lanes::block_on};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 fn plan(table_bytes: u64, index_slots: u64) -> Plan {
     let options = Options { evicts: true, ..Options::default() };
@@ -218,11 +220,10 @@ fn values_that_several_clients_put_anew_fill_the_memory() {
     for (len, keys) in [(100_000, 800), (1000, 80_000)] {
         let cluster = TestCluster::new(plan(TABLE_BYTES, 1 << 15));
         let clients: Vec<_> = (0..4).map(|_| cluster.client(0)).collect();
-        let mut drawn = 7_u64;
+        let mut random = ChaCha8Rng::seed_from_u64(7);
         let fit = TABLE_BYTES / len as u64;
         for n in 0..10 * fit.max(500) {
-            drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let i = (drawn >> 33) % keys;
+            let i = random.random_range(0..keys);
             put(&clients[n as usize % clients.len()], &key(i), &value(i, len));
         }
         let held = block_on(clients[0].usage(0)).unwrap().entries;

@@ -8,7 +8,7 @@
 use loch_fabric::Fabric;
 use loch_fabric::limits::LANES_PAUSE_US_MAX;
 
-use super::lease::Kind;
+use super::lease::{Kind, SEARCHES_OF_ALL};
 use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::limits::{SEARCHES_FOR_ROOM, SWEEP_SLABS};
@@ -142,9 +142,12 @@ impl<F: Fabric> Client<F> {
         }
         self.rest_parked(class, PARKED_ENTRIES).await?;
         // A client that evicts will look again soon.
-        let searches = if self.is_short_of(class) { SEARCHES_FOR_ROOM } else { u64::MAX };
+        let searches = match self.is_short_of(class) {
+            true => SEARCHES_FOR_ROOM,
+            false => SEARCHES_OF_ALL,
+        };
         for dti in &self.tables {
-            if self.lease(*dti, class, Kind::Roomy, searches).await?
+            if self.lease(*dti, class, Kind::Roomy, SEARCHES_FOR_ROOM).await?
                 || self.lease(*dti, class, Kind::Free, searches).await?
             {
                 return Ok(());

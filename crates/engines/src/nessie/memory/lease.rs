@@ -11,7 +11,7 @@ use std::ops::Range;
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
 use crate::error::EngineError;
-use crate::limits::{SEARCH_CHUNKS, SEARCHES_FOR_ROOM};
+use crate::limits::SEARCH_CHUNKS;
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::client::pins::is_pinned;
@@ -19,6 +19,9 @@ use crate::nessie::layout::dte::{PINNED, note_of};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::slab::{Chunk, Class, Entry, LARGE, SLAB_HEADER_BYTES, Slab};
 use crate::planted::{self, Bug};
+
+/// As many searches as it takes to look at the whole data table.
+pub(super) const SEARCHES_OF_ALL: u64 = u64::MAX;
 
 impl<F: Fabric> Client<F> {
     /// Gives back an entry that was never in the index, or whose tentative word was removed.
@@ -166,7 +169,7 @@ impl<F: Fabric> Client<F> {
         let parts = self.map.shape.geometry.chunks.div_ceil(SEARCH_CHUNKS);
         let next = &self.search_at[kind as usize][usize::from(class.id == LARGE)];
         let begin = next.get();
-        let most = if kind == Kind::Roomy { SEARCHES_FOR_ROOM } else { searches }.min(parts);
+        let most = parts.min(searches);
         for looked_at in 0..most {
             let part = (begin + looked_at) % parts;
             next.set(part);

@@ -15,7 +15,7 @@
 
 use loch_fabric::Fabric;
 
-use super::lease::Kind;
+use super::lease::{Kind, SEARCHES_OF_ALL};
 use crate::epoch::Grace;
 use crate::error::EngineError;
 use crate::nessie::client::Client;
@@ -258,9 +258,9 @@ impl<F: Fabric> Client<F> {
                     room = true;
                 }
                 // A client that evicts does not look for free memory.
-                let all = u64::MAX;
-                while self.is_short_of(*wanted) && self.lease_any(*wanted, Kind::Free, all).await? {
-                }
+                while self.is_short_of(*wanted)
+                    && self.lease_any(*wanted, Kind::Free, SEARCHES_OF_ALL).await?
+                {}
             }
             Then::Empty(wanted, slabs) => {
                 let mut empty = Vec::new();
