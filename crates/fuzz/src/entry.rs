@@ -1,7 +1,7 @@
 //! Words and headers that lie in shared memory: whatever they hold means nothing, or something that
 //! is written in the same way.
 
-use loch_engines::limits::CHUNK_BYTES;
+use loch_engines::limits::{CHUNK_BYTES, VALUE_BYTES_MAX};
 use loch_engines::nessie::dte::{self, Header, note_of};
 use loch_engines::nessie::geometry::{Geometry, Options, Shape};
 use loch_engines::nessie::ite::{Codec, Ite, Place, State};
@@ -127,7 +127,10 @@ fn data_entry(classes: &Classes, shape: &Shape, bytes: &[u8]) {
     assert_eq!(again, header, "a header survives the trip");
     let class = classes.of(header.entry_len());
     assert!(class.entry_bytes >= header.entry_len() as u64, "{class:?}");
-    assert_eq!(classes.by_id(class.id, class.chunks), Some(class));
+    // No value is longer than VALUE_BYTES_MAX, and no descriptor has to name a run for one.
+    if header.value_len() as u64 <= VALUE_BYTES_MAX {
+        assert_eq!(classes.by_id(class.id, class.chunks), Some(class));
+    }
     // It may be said to start anywhere; where that is, if it is an entry, is said in one way.
     for offset in [0, 128, header.version, header.generation] {
         let place = Place { dti: 0, offset };
