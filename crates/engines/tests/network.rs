@@ -1,6 +1,7 @@
 //! The errors of operations when the network fails in the middle of them, on the simulated fabric.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::{CacheLimits, Client, PutOptions};
 use loch_engines::region::{session_addr, tables_offset};
+use loch_engines::scan::Cursor;
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Caps, Fabric, RegionId, RemoteAddr, VerbCount};
 
@@ -206,6 +208,21 @@ async fn delete_all(client: &Client<SimEndpoint>) -> VerbCount {
     cost
 }
 
+/// Scans the table, whose keys are the first ones.
+async fn scan_all(client: &Client<SimEndpoint>) -> VerbCount {
+    let mut found = BTreeSet::new();
+    let cost = cost_of(client, async {
+        let mut from = Some(Cursor::default());
+        while let Some(at) = from {
+            let next = client.scan(&at, &mut |one| _ = found.insert(one.key.to_vec())).await;
+            from = next.unwrap();
+        }
+    })
+    .await;
+    assert_eq!(found, names(0).into_iter().collect());
+    cost
+}
+
 fn names(first: u32) -> Vec<Vec<u8>> {
     (first..first + 32).map(|n| format!("key {n}").into_bytes()).collect()
 }
@@ -267,18 +284,22 @@ fn a_batch_tells_which_of_its_keys_have_an_unknown_outcome() {
 
 /// Grace periods do not wait for an observer: it looks at each slot again after the entry was read.
 #[test]
-fn an_observer_reads_each_slot_of_a_batch_again() {
+fn an_observer_reads_each_slot_of_a_batch_and_of_a_scan_again() {
     let (world, [here, _]) = two_nodes();
     let endpoint = world.endpoint(world.add_process(THERE));
     let limits = CacheLimits::default();
     let observer = Session::observer(THERE);
-    let observer = Client::new(endpoint, here.map().clone(), observer, limits, 100_000);
+    let observer = Rc::new(Client::new(endpoint, here.map().clone(), observer, limits, 100_000));
+    let of_client = Rc::new(Cell::new(0));
+    let reads = of_client.clone();
     run(&world, &Rc::new(here), |client| async move {
         put_all(&client, 0, 1).await;
+        reads.set(scan_all(&client).await.reads);
     });
-    run(&world, &Rc::new(observer), |client| async move {
+    run(&world, &observer, |client| async move {
         let cost = get_all(&client, 1).await;
         assert!(cost.reads >= 3 * 32, "{cost:?}");
+        assert_eq!(scan_all(&client).await.reads, of_client.get() + 32);
     });
 }
 

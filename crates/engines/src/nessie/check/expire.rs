@@ -172,3 +172,40 @@ impl Seen {
         self.looks >= EXPIRY_LOOKS || self.keys.len() >= EXPIRY_REMOVALS
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::lanes::block_on;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::nessie::client::tests::client;
+    use crate::operation::PutOptions;
+
+    /// The last entry of the region says that its key goes on behind the region.
+    #[test]
+    fn a_damaged_entry_is_passed_by() {
+        let client = client(2 << 20);
+        let value = [7; 4000];
+        let put =
+            |key: u64| block_on(client.put(&key.to_le_bytes(), &value, PutOptions::default()));
+        (0..).find(|key| put(*key).is_err());
+        let class = client.map.classes.of(HEADER_BYTES + 8 + value.len());
+        let slab = *client.alloc.borrow_mut().list(class).slabs.iter().max().expect("some");
+        let (entry, key_bytes) = (Entry { slab, number: class.entries - 1 }, 1 << 16);
+        let at = client.entry_addr(&class, entry);
+        assert!(class.place(entry).offset + key_bytes as u64 > client.map.data_bytes());
+        let generation = client.fabric.load(at).unwrap();
+        let header = Header::new(generation, 1, key_bytes, 5, flags::EXPIRES);
+        client.fabric.store(at, &[header.as_bytes(), &1u64.to_le_bytes()]).unwrap();
+        let (mut walk, mut expiring) = (ExpiryWalk::default(), 0);
+        loop {
+            let done = block_on(client.expire_some(&mut walk)).unwrap();
+            expiring += done.expiring;
+            if done.is_over {
+                break;
+            }
+        }
+        assert_eq!(expiring, 1);
+    }
+}

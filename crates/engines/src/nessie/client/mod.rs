@@ -371,7 +371,13 @@ pub(super) mod tests {
 
     /// The only client of a table of one node.
     pub fn client(table_bytes: u64) -> Client<ShmEndpoint> {
-        let geometry = Geometry::plan(1, table_bytes, 1 << 10, 3, 4, 4 << 20, Options::default());
+        client_with(table_bytes, Options::default())
+    }
+
+    /// The only client of a table of one node, with these options.
+    pub fn client_with(table_bytes: u64, options: Options) -> Client<ShmEndpoint> {
+        let slots = if options.evicts { 3 } else { 4 };
+        let geometry = Geometry::plan(1, table_bytes, 1 << 10, 3, slots, 4 << 20, options);
         let shape = geometry.unwrap().validate().unwrap();
         let table = tables_offset(1);
         let region = Region::anonymous(table + shape.bytes()).unwrap();

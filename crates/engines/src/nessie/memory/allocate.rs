@@ -27,9 +27,12 @@ const HELD_POLL_US: u64 = 50;
 const EVICTIONS_WITHOUT_LOOK: u32 = 1024;
 const EVICTIONS_WITHOUT_LOOK_MIN: u32 = 64;
 const EVICTIONS_FOR_ENTRY: u32 = 16;
-/// A client that evicts sweeps one of its slabs after as many evictions as this part of the slab's
+/// A client that evicts sweeps some of its slabs after as many evictions as this part of a slab's
 /// entries, so that after a few per cent of a turnover it has swept all.
 const SWEPT_PARTS: u32 = 16;
+/// It sweeps one slab, and where memory is near, so many that they have this number of entries:
+/// where slabs have few, one without a free entry says little about the next.
+const SWEPT_ENTRIES: u32 = 16;
 /// If more than this part of a slab was retired by others, the next slab is swept at once.
 const MUCH_PARTS: u32 = 64;
 const _: () = assert!(HELD_POLL_US <= LANES_PAUSE_US_MAX);
@@ -179,7 +182,8 @@ impl<F: Fabric> Client<F> {
                 return Ok(false);
             }
         }
-        let found = self.sweep_some(class, 1, 1).await?;
+        let slabs = if self.is_near { (SWEPT_ENTRIES / class.entries).max(1) } else { 1 };
+        let found = self.sweep_some(class, slabs as usize, 1).await?;
         let is_much = found > class.entries / MUCH_PARTS;
         let wait = if is_much { 0 } else { class.entries / SWEPT_PARTS };
         self.alloc.borrow_mut().list(class).sweep_after = wait;

@@ -226,3 +226,46 @@ impl<F: Fabric> Client<F> {
 fn step_of(class: &Class) -> u64 {
     if class.id == LARGE { 1 } else { class.chunks.into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::Buf;
+    use loch_fabric::lanes::block_on;
+
+    use super::*;
+    use crate::nessie::client::tests::client_with;
+    use crate::nessie::layout::dte::HEADER_BYTES;
+    use crate::nessie::layout::geometry::Options;
+    use crate::operation::PutOptions;
+
+    #[test]
+    fn a_slab_that_cannot_be_emptied_is_its_owners_again_and_one_that_can_is_not() {
+        let client = client_with(2 << 20, Options { evicts: true, ..Options::default() });
+        for key in 0..60 {
+            block_on(client.put(&[key; 8], &[key; 100], PutOptions::default())).unwrap();
+        }
+        let has = |key| block_on(client.get(&[key; 8], Buf::new())).unwrap().is_some();
+        let class = client.map.classes.of(HEADER_BYTES + 8 + 100);
+        let slabs = || client.alloc.borrow_mut().list(class).slabs.clone();
+        let [slab] = slabs()[..] else { panic!("they fit into one slab") };
+        let descriptor = client.map.chunk_addr(slab.dti, slab.chunk.into());
+        let leased = client.leased(&class).to_word();
+        let empty = || {
+            let run = Run { slabs: vec![(slab, class, leased)], worth: 0, unused: 0 };
+            assert!(block_on(client.empty_run(client.map.classes.of(5000), run)).unwrap());
+            assert_eq!(slabs(), [], "nothing is taken from it any more");
+            while !client.waits.borrow().is_empty() {
+                block_on(client.poll_waits()).unwrap();
+            }
+        };
+        let pinned = block_on(client.pin(&[7; 8])).unwrap().expect("it was put");
+        empty();
+        assert_eq!(client.fabric.load(descriptor).unwrap(), leased);
+        assert_eq!(slabs(), [slab]);
+        assert_eq!((0..60).filter(|key| has(*key)).collect::<Vec<_>>(), [7]);
+        drop(pinned);
+        empty();
+        assert_eq!(client.fabric.load(descriptor).unwrap(), Chunk::Free.to_word());
+        assert_eq!(((0..60).any(has), slabs()), (false, Vec::new()));
+    }
+}

@@ -359,7 +359,8 @@ impl<F: Fabric> Client<F> {
         }))
     }
 
-    /// The header and the key of an entry of a mapped slab; `None` if it is used anew meanwhile.
+    /// The header and the key of an entry; `None` if it cannot have them. If the entry is used anew
+    /// meanwhile, they may be of both uses: then no slot shows what an eviction would expect.
     async fn own_head(
         &self,
         class: &Class,
@@ -379,9 +380,7 @@ impl<F: Fabric> Client<F> {
             let (filled, done) = self.fabric.read(at.add(have as u64), rest, head).await;
             (head, _) = (filled, done?);
         }
-        // An entry in mapped memory does not change as long as it has its generation.
-        let again = self.fabric.load(at)?;
-        Ok((unpinned(again) == unpinned(header.generation)).then_some((header, head)))
+        Ok(Some((header, head)))
     }
 
     /// Any number below `count`, or 0.
@@ -421,5 +420,132 @@ impl<F: Fabric> Client<F> {
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use loch_fabric::lanes::block_on;
+    use loch_fabric::shm::ShmEndpoint;
+
+    use super::*;
+    use crate::limits::CHUNK_BYTES;
+    use crate::nessie::client::tests::client_with;
+    use crate::nessie::layout::dte::next_generation;
+    use crate::nessie::layout::geometry::Options;
+    use crate::nessie::layout::ite::{Place, State};
+    use crate::nessie::layout::slab::{Chunk, Slab};
+    use crate::operation::PutOptions;
+
+    const KEYS: usize = 60;
+    const VALUE: &[u8] = &[7; 100];
+
+    /// A client of a table that evicts and has some values, and their class. They are all in one
+    /// slab.
+    fn filled() -> (Client<ShmEndpoint>, Class) {
+        let client = client_with(3 << 20, Options { evicts: true, ..Options::default() });
+        for number in 0..KEYS {
+            block_on(client.put(&[number as u8; 8], VALUE, PutOptions::default())).unwrap();
+        }
+        let class = client.map.classes.of(HEADER_BYTES + 8 + VALUE.len());
+        assert_eq!(client.alloc.borrow_mut().list(class).slabs.len(), 1);
+        (client, class)
+    }
+
+    /// What a turn of the hand over the index shows as victims.
+    fn in_index(client: &Client<ShmEndpoint>, class: Class) -> Vec<Victim> {
+        let _epoch = client.session.pin(&client.fabric).unwrap();
+        let mut shown = BTreeSet::new();
+        // The hand goes on by a bucket at least.
+        for _ in 0..client.map.buckets() {
+            block_on(client.look_at_run(class, |_, one| _ = shown.insert(one))).unwrap();
+        }
+        let victims = shown.into_iter().map(|one| block_on(client.victim_shown(class, one)));
+        victims.filter_map(Result::unwrap).collect()
+    }
+
+    /// What a look at all entries of the client's slab shows as victims.
+    fn in_slab(client: &Client<ShmEndpoint>, class: Class) -> Vec<Victim> {
+        let _epoch = client.session.pin(&client.fabric).unwrap();
+        let slab = client.alloc.borrow_mut().list(class).slabs[0];
+        let entries = (0..class.entries).map(|number| Entry { slab, number });
+        block_on(client.victims(class, entries.collect())).unwrap()
+    }
+
+    /// The numbers of the entries that the looks of both kinds show as victims.
+    fn shown(client: &Client<ShmEndpoint>, class: Class) -> [BTreeSet<u32>; 2] {
+        [in_index(client, class), in_slab(client, class)]
+            .map(|victims| victims.iter().map(|victim| victim.entry.number).collect())
+    }
+
+    /// Sets a word for as long as something is looked at.
+    fn with_word<T>(
+        client: &Client<ShmEndpoint>,
+        at: RemoteAddr,
+        word: u64,
+        look: impl FnOnce() -> T,
+    ) -> T {
+        let before = client.fabric.load(at).unwrap();
+        client.fabric.store(at, &[&word.to_le_bytes()]).unwrap();
+        let seen = look();
+        client.fabric.store(at, &[&before.to_le_bytes()]).unwrap();
+        seen
+    }
+
+    #[test]
+    fn what_is_moving_or_not_decided_or_used_anew_is_no_victim() {
+        let (client, class) = filled();
+        let (all, codec) = (shown(&client, class), client.map.codec);
+        assert_eq!(all.each_ref().map(BTreeSet::len), [KEYS; 2]);
+        let Victim { slot, word, entry, generation, .. } = in_slab(&client, class).remove(7);
+        let in_state = |state| (slot, codec.with_state(word, state).0);
+        for (at, word) in [
+            in_state(State::Tentative),
+            in_state(State::Frozen { hop: 1, to: 0 }),
+            in_state(State::Copy { hop: 1, from: 0 }),
+            (client.entry_addr(&class, entry), next_generation(generation)),
+        ] {
+            let mut others = all.clone();
+            others.iter_mut().for_each(|numbers| _ = numbers.remove(&entry.number));
+            let seen = with_word(&client, at, word, || shown(&client, class));
+            assert_eq!(seen, others, "{word:#x} at {at:?}");
+        }
+        assert_eq!(shown(&client, class), all);
+    }
+
+    #[test]
+    fn entries_of_a_slab_that_another_client_leases_by_now_are_no_victims() {
+        let (client, class) = filled();
+        let slab = client.alloc.borrow_mut().list(class).slabs[0];
+        let look = || {
+            let _epoch = client.session.pin(&client.fabric).unwrap();
+            let in_slabs = block_on(client.victims_in_slabs(class)).unwrap();
+            (in_index(&client, class).len(), in_slabs.len())
+        };
+        let (in_all, some) = look();
+        assert!(in_all == KEYS && some > 0, "{in_all}, {some}");
+        let theirs = Chunk::Leased { class: class.id, chunks: class.chunks, owner: 99 };
+        let descriptor = client.map.chunk_addr(slab.dti, slab.chunk.into());
+        assert_eq!(with_word(&client, descriptor, theirs.to_word(), look), (0, 0));
+    }
+
+    /// Behind the descriptors are the data: there may be anything.
+    #[test]
+    fn a_damaged_word_that_names_no_entry_of_the_table_shows_no_victim() {
+        let (client, class) = filled();
+        let Victim { slot, generation, .. } = in_slab(&client, class).remove(0);
+        let chunk = client.map.shape.geometry.chunks.next_multiple_of(class.chunks.into());
+        let entry = Entry { slab: Slab { dti: 0, chunk: chunk as u32 }, number: 3 };
+        let place = class.place(entry);
+        assert!(place.offset >= client.map.data_bytes() && place.offset >= chunk * CHUNK_BYTES);
+        let word = client.map.codec.entry(State::Visible { hop: 0 }, 0, place, generation);
+        assert_eq!(client.map.codec.place(word), Place { dti: 0, ..place });
+        let mine = client.leased(&class).to_word();
+        let shown = with_word(&client, client.map.chunk_addr(0, chunk), mine, || {
+            with_word(&client, slot, word.0, || in_index(&client, class).len())
+        });
+        assert_eq!(shown, KEYS - 1);
     }
 }
