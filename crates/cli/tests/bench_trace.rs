@@ -57,6 +57,15 @@ fn number(object: &Value, field: &str) -> u64 {
     object[field].as_u64().unwrap_or_else(|| panic!("{field}: {object}"))
 }
 
+/// The PUTs that a system refused: none, but for a few of memcached's, which refuses a value when
+/// all that it looks at to make room is in use.
+fn refused(object: &Value) -> u64 {
+    let (refused, puts) = (number(object, "errors"), number(object, "puts"));
+    let most = if object["engine"] == "memcached" { puts / 100 } else { 0 };
+    assert!(refused <= most && puts > 0, "{object}");
+    refused
+}
+
 #[test]
 fn a_cache_with_room_for_all_misses_each_key_once() {
     let dir = TempDir::new().expect("a temporary directory");
@@ -83,7 +92,7 @@ fn a_cache_that_is_too_small_evicts_and_still_hits() {
     let (file, keys) = file(&dir, 60_000);
     for object in replayed(&file, "--memory 2MiB --index-slots 8192") {
         let [gets, hits, puts] = ["gets", "get_hits", "puts"].map(|field| number(&object, field));
-        assert_eq!((gets, gets - hits, &object["errors"]), (REQUESTS, puts, &0.into()), "{object}");
+        assert_eq!((gets, gets - hits), (REQUESTS, puts + refused(&object)), "{object}");
         let [held, evicted] = ["values_held", "evicted"].map(|field| number(&object, field));
         // 550 bytes in the mean; memcached gives each size a first page, whatever its limit is.
         assert!(held > 1000 && held < 12_000 && evicted > 1000, "{object}");
@@ -121,7 +130,7 @@ fn a_workload_of_the_benchs_own_fills_a_cache_too() {
     for line in lines.lines() {
         let object: Value = serde_json::from_str(line).expect(line);
         let [gets, hits, puts] = ["gets", "get_hits", "puts"].map(|field| number(&object, field));
-        assert!(gets == 40_000 && puts == gets - hits && puts > 0, "{object}");
+        assert_eq!((gets, gets - hits), (40_000, puts + refused(&object)), "{object}");
         assert!(number(&object, "evicted") > 0 && number(&object, "values_held") > 0, "{object}");
         assert_eq!(object["hit_ratio"], object["byte_hit_ratio"], "{object}");
     }

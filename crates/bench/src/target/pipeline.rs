@@ -31,6 +31,9 @@ const OUT_BYTES_MAX: usize = 256 << 10;
 const IN_BYTES_MIN: usize = 256 << 10;
 /// The window while loading.
 const LOAD_DEPTH: usize = 128;
+/// Loading goes on if a cache refuses up to this part of the records: memcached refuses a value when
+/// all that it looks at to make room is in use or about to be moved. It is then as if evicted.
+const REFUSED_PARTS: u64 = 16;
 /// Progress is reported after this many records.
 const PROGRESS_EVERY: u64 = 8192;
 /// An answer is quoted in an error up to this length.
@@ -266,12 +269,17 @@ impl<P: Protocol> Target for Pipeline<P> {
             next: records.start,
             end: records.end,
             done: 0,
+            refusals_max: if workload.fills() {
+                (records.end - records.start) / REFUSED_PARTS
+            } else {
+                0
+            },
             refused: 0,
             answer: String::new(),
             progress,
         };
         self.drive(LOAD_DEPTH, workload, &mut feed)?;
-        if feed.refused > 0 {
+        if feed.refused > feed.refusals_max {
             return Err(TargetError::Refused {
                 store: P::NAME,
                 refused: feed.refused,
@@ -329,6 +337,7 @@ struct LoadFeed<'a> {
     next: u64,
     end: u64,
     done: u64,
+    refusals_max: u64,
     refused: u64,
     answer: String,
     progress: &'a mut dyn FnMut(u64),
@@ -336,8 +345,8 @@ struct LoadFeed<'a> {
 
 impl Feed for LoadFeed<'_> {
     fn next(&mut self, _now: u64) -> Option<Op> {
-        // Loading ends at the first refusal: a full server refuses all the rest.
-        if self.next == self.end || self.refused > 0 {
+        // A full server refuses all the rest.
+        if self.next == self.end || self.refused > self.refusals_max {
             return None;
         }
         self.next += 1;

@@ -163,3 +163,35 @@ fn a_cache_fills_its_misses_beside_the_operations_of_the_run() {
         assert_eq!((tally.miss_bytes, tally.put_bytes), (2000 * 64, 2000 * 64));
     }
 }
+
+#[test]
+fn a_cache_may_refuse_a_few_records_while_loading_and_a_store_none() {
+    let load = |line: &str, parts: u64| {
+        let spec = spec(line).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let toy = || Toy { key: spec.key_size, value: spec.value_size };
+        let (server, puts) = (toy(), std::cell::Cell::new(0));
+        let serving = thread::spawn(move || {
+            server.serve(theirs, 9, |_| {
+                puts.set(puts.get() + 1);
+                if puts.get() % parts == 0 { b"R".to_vec() } else { b"S".to_vec() }
+            });
+        });
+        let mut pipeline = Pipeline::over(toy(), ours.into(), 1);
+        let (mut loaded, workload) = (0, Workload::new(&spec));
+        let result = pipeline.load(&workload, 0..spec.records, &mut |done| loaded = done);
+        drop(pipeline);
+        serving.join().unwrap();
+        (result, loaded)
+    };
+    let cache = "--eviction sieve --records 2000";
+    for (line, parts, is_enough) in
+        [(cache, 20, true), (cache, 10, false), ("--records 2000", 1500, false)]
+    {
+        let (result, loaded) = load(line, parts);
+        assert_eq!((result.is_ok(), loaded == 2000), (is_enough, is_enough), "{line} {parts}");
+        if let Err(error) = result {
+            assert!(matches!(error, TargetError::Refused { .. }), "{error}");
+        }
+    }
+}
