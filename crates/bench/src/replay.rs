@@ -2,8 +2,8 @@
 //!
 //! The content of a file tells its format:
 //! * text: a line `key,size` for each request. The key is all in front of the last comma, the size
-//!   is the number of bytes of the value. A first line that says `key,size`, and empty lines, are
-//!   passed over;
+//!   is the number of bytes of the value. A first line that says `key,size`, a byte order mark
+//!   and empty lines are passed over;
 //! * libCacheSim's oracleGeneral: records of 24 bytes, little endian: time (4 bytes), object (8),
 //!   size (4), next access (8). A zero byte among the first 24 tells it from text.
 //!
@@ -27,6 +27,8 @@ const RECORD_BYTES: usize = 24;
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// The first line of a file may name its columns.
 const HEADER: &[u8] = b"key,size";
+/// Some programs begin text with it.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// How compressed files begin, and what makes them readable.
 const COMPRESSED: [(&[u8], &str); 3] =
     [(&[0x1f, 0x8b], "gzip -d"), (&[0x28, 0xb5, 0x2f, 0xfd], "zstd -d"), (b"BZh", "bzip2 -d")];
@@ -144,7 +146,12 @@ fn parse_lines(mut file: impl BufRead) -> Result<Requests, String> {
         if bytes as u64 == most {
             return Err(at(format!("it has more than {LINE_BYTES_MAX} bytes: write key,size")));
         }
-        let text = line.trim_ascii();
+        let start = if number == 1 && line.starts_with(BYTE_ORDER_MARK) {
+            BYTE_ORDER_MARK.len()
+        } else {
+            0
+        };
+        let text = line[start..].trim_ascii();
         if text.is_empty() || (number == 1 && text == HEADER) {
             continue;
         }
@@ -238,9 +245,11 @@ mod tests {
     #[test]
     fn keys_are_numbered_by_their_first_lines_and_may_have_commas() {
         let text = b"key,size\na,10\r\n\nb,c,0\na,12\n b , 7\nb,c,1";
-        let requests = parse(&text[..]).unwrap();
         let all = [(0, 10), (1, 0), (0, 12), (2, 7), (1, 1)].map(|(key, size)| request(key, size));
-        assert_eq!((requests.all, requests.sizes), (all.to_vec(), vec![10, 0, 7]));
+        let requests = Requests { all: all.to_vec(), sizes: vec![10, 0, 7] };
+        for text in [&text[..], &[BYTE_ORDER_MARK, text].concat()] {
+            assert_eq!(parse(text).unwrap(), requests);
+        }
     }
 
     fn record(object: u64, size: u32) -> Vec<u8> {

@@ -344,14 +344,21 @@ fn workload(spec: &Spec) -> String {
         );
     };
     format!(
-        "{}: {} requests of {} keys of {} B, whose values have {} MB; caches of {} MB",
+        "{}: {} requests of {} keys of {} B, whose values have {}; caches of {}",
         replay.file.display(),
         grouped(replay.requests as f64),
         grouped(replay.keys as f64),
         spec.key_size,
-        grouped(replay.value_bytes as f64 / 1e6),
-        grouped(spec.cache_bytes().unwrap_or_default() as f64 / 1e6),
+        bytes(replay.value_bytes),
+        bytes(spec.cache_bytes().unwrap_or_default()),
     )
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..10_000_000 => format!("{} kB", grouped(count as f64 / 1e3)),
+        _ => format!("{} MB", grouped(count as f64 / 1e6)),
+    }
 }
 
 fn tuning_note(object: &Object) -> Option<String> {

@@ -31,8 +31,8 @@ const OUT_BYTES_MAX: usize = 256 << 10;
 const IN_BYTES_MIN: usize = 256 << 10;
 /// The window while loading.
 const LOAD_DEPTH: usize = 128;
-/// Loading goes on if a cache refuses up to this part of the records: memcached refuses a value when
-/// all that it looks at to make room is in use or about to be moved. It is then as if evicted.
+/// Loading goes on if a cache refuses up to this part of the records: memcached refuses a value if
+/// all that it looks at to make room is in use. The value is then as if it was evicted.
 const REFUSED_PARTS: u64 = 16;
 /// Progress is reported after this many records.
 const PROGRESS_EVERY: u64 = 8192;

@@ -26,7 +26,6 @@ may stay.";
 #[command(after_help = EXAMPLES)]
 pub struct DeleteArgs {
     /// The key: 1 to 65536 bytes
-    #[arg(required_unless_present_any = ["prefix", "all"])]
     key: Option<OsString>,
     /// Remove the values of all keys that begin so
     #[arg(long, value_name = "PREFIX", conflicts_with_all = ["key", "all"])]
@@ -44,6 +43,10 @@ pub fn run(args: &DeleteArgs) -> Result<Answer> {
         && prefix.is_empty()
     {
         let text = "every key begins with an empty --prefix: use --all to remove all values";
+        return Err(Usage(text.into()).into());
+    }
+    if args.key.is_none() && args.prefix.is_none() && !args.all {
+        let text = "name a key, or give --prefix PREFIX or --all to remove the values of many";
         return Err(Usage(text.into()).into());
     }
     let key = args.key.as_deref().map(key::bytes).transpose()?;

@@ -33,7 +33,7 @@ pub struct ScanArgs {
     /// Print only keys that begin so
     #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: OsString,
-    /// Stop after so many keys
+    /// Stop after so many keys; to go on later, use --page instead
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Print one page of keys: the first, `begin`, or the one at a place that a page has named
@@ -84,7 +84,7 @@ pub fn run(args: &ScanArgs) -> Result<Answer> {
     let cluster = args.table.connect(Access::Read)?;
     let table = args.table.open(&cluster)?;
     match page {
-        Some(from) => print_page(args, &table, &from),
+        Some(from) => print_page(args, &table, from),
         None => print_all(args, &table),
     }
 }
@@ -98,16 +98,25 @@ fn place(text: &str) -> Result<ScanCursor, Usage> {
     }
 }
 
-fn print_page(args: &ScanArgs, table: &Table, from: &ScanCursor) -> Result<Answer> {
-    let page = table.scan_page(from, args.prefix.as_bytes()).context("cannot scan")?;
-    let mut lines = Vec::new();
-    page.keys.iter().try_for_each(|key| print(args, key, &mut lines))?;
-    output::write(&lines)?;
-    match page.next {
-        Some(next) => tell("scan", &format!("the next page: --page {next}")),
-        None => tell("scan", "this was the last page"),
+/// Prints the keys of the first page that has some.
+fn print_page(args: &ScanArgs, table: &Table, mut from: ScanCursor) -> Result<Answer> {
+    loop {
+        let page = table.scan_page(&from, args.prefix.as_bytes()).context("cannot scan")?;
+        let mut lines = Vec::new();
+        page.keys.iter().try_for_each(|key| print(args, key, &mut lines))?;
+        output::write(&lines)?;
+        match page.next {
+            Some(next) if page.keys.is_empty() => from = next,
+            Some(next) => {
+                tell("scan", &format!("the next page: --page {next}"));
+                return Ok(Answer::Done);
+            }
+            None => {
+                tell("scan", "this was the last page");
+                return Ok(Answer::Done);
+            }
+        }
     }
-    Ok(Answer::Done)
 }
 
 /// Bytes that are written at once.

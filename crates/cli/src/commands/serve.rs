@@ -21,6 +21,7 @@ Examples:
   loch serve                                  one node, 256MiB, at the default socket
   loch serve --name a --memory 4GiB --table sessions --table objects
   loch serve --config /etc/loch/a.toml        the options of a file; flags override it
+  loch serve --eviction sieve                 a cache that is never full
   loch serve --engine herd --workers 2        two threads serve a cache from their own memory
   loch serve --engine kv-direct               a thread executes all operations, computations too
   loch serve --name a --socket /run/loch/a --cluster /run/loch/a,/run/loch/b
@@ -73,6 +74,9 @@ pub struct ServeArgs {
     /// kv-direct [default: nessie]
     #[arg(long)]
     engine: Option<String>,
+    /// Make the tables caches: they evict values that are used little, and are never full
+    #[arg(long, value_name = "POLICY", value_parser = ["none", "sieve"])]
+    eviction: Option<String>,
     /// Workers of each node for each table, in engines that have workers [default: 1]
     #[arg(long, value_name = "COUNT")]
     workers: Option<u16>,
@@ -197,6 +201,9 @@ impl ServeArgs {
             if let Some(engine) = &self.engine {
                 table.set("engine", engine.as_str())?;
             }
+            if let Some(eviction) = &self.eviction {
+                table.set("eviction", eviction.as_str())?;
+            }
             if let Some(slots) = self.index_slots {
                 table.set("index_slots", i64::try_from(slots).unwrap_or(i64::MAX))?;
             }
@@ -312,6 +319,9 @@ mod tests {
         };
         let text = "engine = 'pilaf'\nvalue_max = '64KiB'\nindex_slots = 4096";
         assert_eq!(*table, TableConfig::from_toml(text).unwrap());
+        let read = config("--eviction sieve --table a --table b").unwrap();
+        let of = |name| TableConfig::from_toml(&format!("name = '{name}'\neviction = 'sieve'"));
+        assert_eq!(read.tables, [of("a").unwrap(), of("b").unwrap()]);
         let error = config("--engine kv-direct --index-slots 4096").unwrap_err().to_string();
         assert!(error.contains("index_slots is for nessie"), "{error}");
     }

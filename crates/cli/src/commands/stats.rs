@@ -53,6 +53,9 @@ struct TableStats<'a> {
     info: &'a TableInfo,
     /// Entries in use, over all nodes.
     entries: u64,
+    /// Values that were evicted, and that had expired and were removed, over all nodes.
+    evicted: u64,
+    expired: u64,
     usage: Vec<NodeUsage<'a>>,
 }
 
@@ -130,11 +133,21 @@ impl<'a> TableStats<'a> {
     fn new(info: &'a TableInfo, nodes: &'a [NodeInfo], usage: Vec<Usage>) -> Self {
         let entries = usage.iter().map(|usage| usage.entries).sum();
         let of_node = |(node, usage): (&'a NodeInfo, Usage)| NodeUsage { node: &node.name, usage };
-        Self { info, entries, usage: nodes.iter().zip(usage).map(of_node).collect() }
+        let forgotten = usage.iter().filter_map(|usage| usage.forgotten.as_ref()).flatten();
+        let (evicted, expired) = forgotten
+            .fold((0, 0), |(evicted, expired), of| (evicted + of.evicted, expired + of.expired));
+        Self {
+            info,
+            entries,
+            evicted,
+            expired,
+            usage: nodes.iter().zip(usage).map(of_node).collect(),
+        }
     }
 
     fn declaration(&self) -> String {
         let info = self.info;
+        let cache = if info.evicts { ", a cache" } else { "" };
         let work = match info.workers {
             0 if info.protocol == TableProtocol::Published => " by the published protocol".into(),
             0 => String::new(),
@@ -152,7 +165,7 @@ impl<'a> TableStats<'a> {
             ),
         };
         format!(
-            "table {:?}: engine {}{work}, {} entries in {} slots{buckets}, values up to {}{grain}{}",
+            "table {:?}: engine {}{work}{cache}, {} entries in {} slots{buckets}, values up to {}{grain}{}",
             info.name,
             info.engine,
             self.entries,
@@ -167,10 +180,7 @@ impl<'a> TableStats<'a> {
         if self.usage.iter().all(|of_node| of_node.usage.forgotten.is_none()) {
             return String::new();
         }
-        let all = || self.usage.iter().filter_map(|of_node| of_node.usage.forgotten.as_ref());
-        let evicted: u64 = all().flatten().map(|of| of.evicted).sum();
-        let expired: u64 = all().flatten().map(|of| of.expired).sum();
-        format!("; {evicted} values evicted, {expired} expired and removed")
+        format!("; {} values evicted, {} expired and removed", self.evicted, self.expired)
     }
 }
 
@@ -210,6 +220,7 @@ mod tests {
                 index_bytes: 8000,
                 data_bytes: 8 << 40,
                 grain_bytes,
+                evicts: false,
             };
             TableStats::new(&info, &[], Vec::new()).declaration()
         };

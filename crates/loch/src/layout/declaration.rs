@@ -179,9 +179,14 @@ pub(crate) fn for_others(field: &str, others: &[&str], engine: &str) -> String {
         _ => "one of those engines".into(),
     };
     let others = others.join(", ");
+    // What users of the field want is there, by another name.
+    let also = match (engine, field) {
+        ("herd", "eviction") => " (herd evicts in its own way, unless its mode is \"store\")",
+        _ => "",
+    };
     format!(
-        "{field} is for {others}; this table's engine is {engine}: remove {field}, or give the table \
-         {way_out}"
+        "{field} is for {others}; this table's engine is {engine}: remove {field}{also}, or give the \
+         table {way_out}"
     )
 }
 
@@ -285,6 +290,7 @@ mod tests {
         for (engine, field, words) in [
             ("herd", "ways = 3", "ways is for nessie, nessie-server, nessie-hybrid"),
             ("kv-direct", "eviction = 'sieve'", "eviction is for nessie, nessie-server"),
+            ("herd", "eviction = 'sieve'", "remove eviction (herd evicts in its own way"),
             ("nessie-server", "log = '/l'", "or give the table engine = \"pilaf\""),
             ("nessie-server", "cache = true", "cache is for nessie, nessie-hybrid"),
             ("pilaf", "mode = 'store'", "mode is for herd"),

@@ -152,18 +152,38 @@ struct Sizes<'a> {
 }
 
 impl Sizes<'_> {
-    /// The least memory in which the tables can be laid out, if there is one and it is not large.
-    fn least(self) -> Option<ByteSize> {
+    /// What would fit, if there is something and it is not large: the node with more memory, or one
+    /// of the tables.
+    fn way_out(self) -> Option<String> {
         let of_mib = |mib: u64| ByteSize::new(mib << 20);
-        let fits = |mib: &u64| Plan::laid_out(Sizes { memory: of_mib(*mib), ..self }).is_ok();
-        let mut enough = (0..=LEAST_MIB_MAX.ilog2()).map(|n| 1 << n).find(fits)?;
-        let mut too_little = enough / 2;
-        while enough - too_little > 1 {
-            let middle = too_little.midpoint(enough);
-            *(if fits(&middle) { &mut enough } else { &mut too_little }) = middle;
+        let with_memory = |mib| Plan::laid_out(Sizes { memory: of_mib(mib), ..self }).is_ok();
+        if let Some(least) = least_mib(with_memory).map(of_mib) {
+            let is_more = least.bytes() > self.memory.bytes();
+            return is_more.then(|| format!("with memory = \"{least}\" it fits"));
         }
-        Some(of_mib(enough)).filter(|least| least.bytes() > self.memory.bytes())
+        (0..self.tables.len()).find_map(|at| {
+            let given = self.tables[at].memory?;
+            let of_table = |mib| {
+                let mut tables = self.tables.to_vec();
+                tables[at].memory = Some(of_mib(mib));
+                Plan::laid_out(Sizes { tables: &tables, ..self }).is_ok()
+            };
+            let least = least_mib(of_table).map(of_mib).filter(|l| l.bytes() > given.bytes())?;
+            let name = &self.tables[at].name;
+            Some(format!("with memory = \"{least}\" for table {name:?} it fits"))
+        })
     }
+}
+
+/// The least number of MiB that is enough, up to [`LEAST_MIB_MAX`].
+fn least_mib(is_enough: impl Fn(u64) -> bool) -> Option<u64> {
+    let mut enough = (0..=LEAST_MIB_MAX.ilog2()).map(|n| 1 << n).find(|mib| is_enough(*mib))?;
+    let mut too_little = enough / 2;
+    while enough - too_little > 1 {
+        let middle = too_little.midpoint(enough);
+        *(if is_enough(middle) { &mut enough } else { &mut too_little }) = middle;
+    }
+    Some(enough)
 }
 
 impl Plan {
@@ -178,8 +198,8 @@ impl Plan {
         Self::laid_out(sizes).map_err(|error| match error {
             Error::Config { field, problem } => Error::Config {
                 field,
-                problem: match sizes.least() {
-                    Some(least) => format!("{problem} (with memory = \"{least}\" it fits)"),
+                problem: match sizes.way_out() {
+                    Some(way_out) => format!("{problem} ({way_out})"),
                     None => problem,
                 },
             },

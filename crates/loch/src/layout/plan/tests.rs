@@ -90,7 +90,7 @@ fn a_table_that_cannot_be_laid_out_is_named() {
         (with("name = ''"), "name"),
         (with(&format!("name = '{}'", "n".repeat(49))), "1 to 48"),
         (with("memory = '1GiB'"), "(default 1GiB)"),
-        (with("memory = '1MiB'"), "more memory"),
+        (with("memory = '1MiB'"), "(with memory = \"2MiB\" for table \"default\" it fits)"),
         (with("index_slots = 9000000000000000000"), "index_slots"),
         (with("value_max = '2GiB'"), "value_max"),
     ] {
