@@ -287,7 +287,8 @@ fn a_pinned_value_is_not_evicted() {
     }
     assert_eq!(get(&client, b"pinned"), Some(value(0, 100)));
     drop(pinned);
-    for i in 0..200_000 {
+    // Values that were never used age the others a quarter as fast.
+    for i in 0..400_000 {
         put(&client, &key(i), &value(i, 100));
     }
     assert_eq!(get(&client, b"pinned"), None, "it was not read for long");

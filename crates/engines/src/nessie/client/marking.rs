@@ -162,6 +162,11 @@ impl<F: Fabric> Client<F> {
         self.clock.uses_left.set(uses);
     }
 
+    /// Bytes that are turned over in an epoch.
+    pub(in crate::nessie) fn epoch_bytes(&self) -> u64 {
+        epoch_bytes(self.all_data_bytes())
+    }
+
     fn all_data_bytes(&self) -> u64 {
         self.map.data_bytes() * self.map.data_tables() as u64
     }
@@ -170,7 +175,7 @@ impl<F: Fabric> Client<F> {
     pub(in crate::nessie) async fn turn_over(&self, bytes: u64) -> Result<(), EngineError> {
         let untold = self.clock.untold.get() + bytes;
         self.clock.untold.set(untold);
-        if untold * TOLD_PARTS >= epoch_bytes(self.all_data_bytes()) {
+        if untold * TOLD_PARTS >= self.epoch_bytes() {
             self.clock.untold.set(0);
             let at = self.map.ledger(0).turned_over();
             let before = self.fabric.fetch_add(at, untold).await?;

@@ -1,46 +1,58 @@
 //! What values are worth, as a client of a table that evicts learns it.
 //!
-//! A value is worth what it can be expected to bring for the memory that it takes: the hits that
-//! will come, divided by the time until it is hit for the last time or evicted (least hit density,
-//! Beckmann et al., NSDI 2018). Values with equal marks are taken for alike. So the client counts,
-//! for each mark, how many values were used when they had it, and how many were evicted. From
-//! values of *u* uses that are *a* epochs old,
+//! A value is worth the hits that it can be expected to bring for the time that it takes up memory
+//! (hit density: LHD, Beckmann et al., NSDI 2018). Values with equal marks are taken for alike. So
+//! the client counts, for each mark, how many values it has seen where it looked for something to
+//! evict, and how many were used when they had the mark. From values of *u* uses that are *a*
+//! epochs old,
 //!
 //! ```text
-//! values of this age   N(u, a) = the sum of hits(u, b) + gone(u, b) for all b >= a
-//! hits to come         H(u, a) = the sum of hits(u, b) for all b >= a
-//! time to come         T(u, a) = the sum of N(u, b) for all b >= a
-//! worth                (H + W * C * guess) / (T + W)
+//! values        V(u, a) = how many of the values seen have the mark, times the values of the table
+//! uses a epoch  r(u, a) = (hits(u, a) + W * C * guess) / (V(u, a) + W)
+//! stay          s(u, a) = exp(-r(u, a))
+//! hits to come  H(u, a) = 1 - s(u, a) + D * s(u, a) * H(u, a + 1)
+//! time to come  T(u, a) = (1 - s(u, a)) / r(u, a) + D * s(u, a) * T(u, a + 1)
+//! worth         H(u, a) / T(u, a)
 //! ```
+//!
+//! Values that nobody uses any more are seen and not hit, so they lose their worth soon, whatever
+//! their marks brought before. D says how much less what comes an epoch later counts: much will
+//! have changed until then.
 //!
 //! The **guess** stands for the little that is known of rare marks, with the weight of W values for
 //! an epoch: a value is worth the more the more often it was used, and half as much with each
 //! turnover since (LRFU). C makes the guesses comparable with what was counted: with it they
-//! foretell, over all marks, as many hits as there were. Counts fade by a tenth with each epoch, so
-//! what is learned follows the traffic.
+//! foretell, over all marks, as many hits as there were. Counts fade, so what is learned follows
+//! the traffic.
 //!
-//! Marks of the oldest values only say that they are old ([`AGES`]). What becomes of those is not
-//! counted, because nobody can say for how long they were there.
+//! Marks of the oldest values only say that they are old ([`AGES`]). Their hits are not counted,
+//! because nobody can say for how long they were there.
 //!
 //! A client learns from its own traffic only. A client that evicts and does not look for values
 //! sees no hits, and they would teach it nothing: such a client goes by the guess alone.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 
 use crate::nessie::layout::ledger::EPOCHS_A_TURNOVER;
 use crate::nessie::layout::marks::{AGES, Mark, USES_MAX};
 
 const USES: usize = USES_MAX as usize + 1;
 /// The weight of the guess.
-const GUESS_WEIGHT: f32 = 200.0;
+const GUESS_WEIGHT: f32 = 50.0;
 /// The hits of a value in an epoch, while none were counted.
 const HITS_AT_FIRST: f32 = 0.05;
-/// What is left of a count after an epoch.
+/// How much a hit counts that comes an epoch later.
+const DISCOUNT: f32 = 0.85;
+/// What is left of a count when as many bytes were evicted as in an epoch of values that were used.
 const FADED: f32 = 0.9;
+/// A client learns anew after this part of these bytes, or when an epoch ends.
+const LESSON_PARTS: f32 = 8.0;
 /// A client that looks for fewer values than this part of those that it evicts does not learn.
 const LOOKS_MIN: f32 = 0.25;
 /// A worth of one hit an epoch.
 const UNIT: f32 = (1 << 24) as f32;
+/// More hits an epoch are not told apart.
+const HITS_MAX: f32 = 100.0;
 
 /// A number for each mark, by uses and age.
 type Grid<T> = [[T; AGES]; USES];
@@ -53,21 +65,28 @@ pub(in crate::nessie) struct Worth {
     looks: Cell<u32>,
 }
 
+/// What was counted, and what follows from it.
 #[derive(Debug)]
-struct Learned {
+pub(in crate::nessie) struct Learned {
+    /// Values that were used when they had a mark.
     hits: Grid<f32>,
-    gone: Grid<f32>,
+    /// Values that had it when the client looked for something to evict.
+    seen: Grid<f32>,
+    /// Values that were evicted, by how much they count on the clock of the marks.
+    gone: f32,
     looks: f32,
     /// The epoch of the last lesson.
     epoch: u8,
+    /// Epochs' worth of bytes that were evicted since.
+    epochs: f32,
     worth: Grid<u32>,
 }
 
 impl Default for Worth {
     fn default() -> Self {
-        let (hits, gone) = ([[0.0; AGES]; USES], [[0.0; AGES]; USES]);
-        let worth = [[0; AGES]; USES];
-        let mut learned = Box::new(Learned { hits, gone, looks: 0.0, epoch: 0, worth });
+        let (hits, seen) = ([[0.0; AGES]; USES], [[0.0; AGES]; USES]);
+        let (gone, looks, epochs, worth) = (0.0, 0.0, 0.0, [[0; AGES]; USES]);
+        let mut learned = Box::new(Learned { hits, seen, gone, looks, epoch: 0, epochs, worth });
         learned.learn();
         Self { learned: RefCell::new(learned), looks: Cell::new(0) }
     }
@@ -88,18 +107,23 @@ impl Worth {
         }
     }
 
-    /// Counts a value that was evicted.
-    pub fn is_gone(&self, mark: Mark, epoch: u8) {
-        let (uses, age) = mark.uses_and_age(epoch);
-        if let Some(gone) = self.learned.borrow_mut().gone[uses].get_mut(age) {
-            *gone += 1.0;
-        }
+    /// What was learned, for looks at many values.
+    pub fn learned(&self) -> RefMut<'_, Learned> {
+        RefMut::map(self.learned.borrow_mut(), Box::as_mut)
     }
 
-    /// Learns from what was counted, if an epoch has ended.
+    /// Counts a value that was evicted: as how much of a value it counts on the clock of the marks,
+    /// and its part of the bytes of an epoch.
+    pub fn is_gone(&self, count: f32, epochs: f32) {
+        let mut learned = self.learned.borrow_mut();
+        learned.gone += count;
+        learned.epochs += epochs;
+    }
+
+    /// Learns from what was counted, if an epoch has ended or much was evicted.
     pub fn tick(&self, epoch: u8) {
         let mut learned = self.learned.borrow_mut();
-        if learned.epoch != epoch {
+        if learned.epoch != epoch || learned.epochs * LESSON_PARTS >= 1.0 {
             learned.epoch = epoch;
             learned.looks += self.looks.take() as f32;
             learned.learn();
@@ -109,40 +133,61 @@ impl Worth {
 
     /// How much a value with this mark is worth. The value that is worth least is evicted.
     pub fn of(&self, mark: Mark, epoch: u8) -> u32 {
-        let (uses, age) = mark.uses_and_age(epoch);
-        self.learned.borrow().worth[uses][age.min(AGES - 1)]
+        self.learned.borrow().of(mark, epoch)
     }
 }
 
 impl Learned {
+    /// Counts a value that the client comes by when it looks for something to evict.
+    #[inline(always)]
+    pub fn saw(&mut self, mark: Mark, epoch: u8) {
+        let (uses, age) = mark.uses_and_age(epoch);
+        self.seen[uses][age.min(AGES - 1)] += 1.0;
+    }
+
+    /// How much a value with this mark is worth.
+    #[inline(always)]
+    pub fn of(&self, mark: Mark, epoch: u8) -> u32 {
+        let (uses, age) = mark.uses_and_age(epoch);
+        self.worth[uses][age.min(AGES - 1)]
+    }
+
     fn learn(&mut self) {
-        let gone: f32 = self.gone.iter().flatten().sum();
-        let knows = self.looks >= gone * LOOKS_MIN;
-        let (mut values, mut hits, mut guessed) = ([[0.0; AGES]; USES], 0.0, 0.0);
-        for (uses, values) in values.iter_mut().enumerate().filter(|_| knows) {
-            let mut older = 0.0;
-            for age in (0..AGES).rev() {
-                older += self.hits[uses][age] + self.gone[uses][age];
-                values[age] = older;
-                hits += self.hits[uses][age];
-                guessed += older * guess(uses, age);
-            }
+        let seen: f32 = self.seen.iter().flatten().sum();
+        let knows = self.looks >= self.gone * LOOKS_MIN && seen > 0.0;
+        // In an epoch a part of the table's values is evicted, as the clock counts them. So what is
+        // gone says for how many values and epochs the client has counted.
+        let scale = if knows { self.gone * EPOCHS_A_TURNOVER as f32 / seen } else { 0.0 };
+        let values = |uses: usize, age: usize| self.seen[uses][age] * scale;
+        let hits = |uses: usize, age: usize| if knows { self.hits[uses][age] } else { 0.0 };
+        let (mut found, mut guessed) = (0.0, 0.0);
+        for (uses, age) in (0..USES).flat_map(|uses| (0..AGES).map(move |age| (uses, age))) {
+            found += hits(uses, age);
+            guessed += values(uses, age) * guess(uses, age);
         }
-        let calibrated = (hits + GUESS_WEIGHT * HITS_AT_FIRST) / (guessed + GUESS_WEIGHT);
-        for (uses, values) in values.iter().enumerate() {
-            let (mut hits, mut time) = (0.0, 0.0);
+        let calibrated = (found + GUESS_WEIGHT * HITS_AT_FIRST) / (guessed + GUESS_WEIGHT);
+        let mut worths = [[0; AGES]; USES];
+        for (uses, worths) in worths.iter_mut().enumerate() {
+            let (mut hits_to_come, mut time_to_come) = (0.0, 0.0);
+            // Nothing is foretold of the time after the oldest marks. Old values are worth a little
+            // more for it, and more requests hit.
             for age in (0..AGES).rev() {
-                hits += if knows { self.hits[uses][age] } else { 0.0 };
-                time += values[age];
                 let guess = GUESS_WEIGHT * calibrated * guess(uses, age);
-                self.worth[uses][age] = ((hits + guess) / (time + GUESS_WEIGHT) * UNIT) as u32;
+                let rate = (hits(uses, age) + guess) / (values(uses, age) + GUESS_WEIGHT);
+                let leave = -(-rate).exp_m1();
+                let later = DISCOUNT * (1.0 - leave);
+                hits_to_come = leave + later * hits_to_come;
+                time_to_come = leave / rate + later * time_to_come;
+                worths[age] = ((hits_to_come / time_to_come).min(HITS_MAX) * UNIT) as u32;
             }
         }
+        self.worth = worths;
     }
 
     fn fade(&mut self) {
-        let counts = self.hits.iter_mut().chain(&mut self.gone).flatten();
-        counts.chain([&mut self.looks]).for_each(|count| *count *= FADED);
+        let faded = FADED.powf(std::mem::take(&mut self.epochs));
+        let counts = self.hits.iter_mut().chain(&mut self.seen).flatten();
+        counts.chain([&mut self.looks, &mut self.gone]).for_each(|count| *count *= faded);
     }
 }
 
@@ -176,15 +221,19 @@ mod tests {
         }
     }
 
+    /// Sees so many values of a mark, in a table of as many values.
+    fn see(worth: &Worth, uses: u8, age: u8, values: u16) {
+        (0..values).for_each(|_| worth.learned().saw(mark(uses, 0), age));
+        worth.is_gone(f32::from(values) / EPOCHS_A_TURNOVER as f32, 0.0);
+    }
+
     #[test]
     fn values_that_come_back_late_become_worth_more_with_age() {
         let worth = Worth::default();
         worth.looked(20_000);
-        // A loop: each value is used 20 epochs after the last time, or is gone before.
-        for _ in 0..5_000 {
-            worth.was_used(mark(1, 0), 20);
-            worth.is_gone(mark(1, 0), 4);
-        }
+        // A loop: each value is used 20 epochs after the last time.
+        (0..=20).for_each(|age| see(&worth, 1, age, 1000));
+        (0..1000).for_each(|_| worth.was_used(mark(1, 0), 20));
         worth.tick(1);
         assert!(of(&worth, 1, 19) > 2 * of(&worth, 1, 2), "close to its use");
         assert!(of(&worth, 1, 21) < of(&worth, 1, 19) / 2, "past it");
@@ -195,24 +244,55 @@ mod tests {
         let worth = Worth::default();
         let before = of(&worth, 2, 8);
         worth.looked(50_000);
-        (0..10_000).for_each(|_| worth.is_gone(mark(2, 0), 8));
+        see(&worth, 2, 8, 10_000);
         worth.tick(1);
-        assert!(of(&worth, 2, 8) < before / 10);
-        (0..200).for_each(|epoch| worth.tick(epoch % 32));
+        assert!(of(&worth, 2, 8) < before / 5);
+        for epoch in 0..200 {
+            worth.is_gone(0.0, 1.0);
+            worth.tick(epoch % 32);
+        }
         let after = of(&worth, 2, 8);
         assert!(after.abs_diff(before) < before / 100, "{after} of {before}");
+    }
+
+    /// All keys change at once: what was used all the time is not used again, and not evicted.
+    #[test]
+    fn values_that_nobody_uses_any_more_lose_their_worth_while_they_stay() {
+        let worth = Worth::default();
+        for epoch in 1..9 {
+            worth.looked(20_000);
+            see(&worth, 7, 1, 1000);
+            see(&worth, 0, 0, 1000);
+            (0..500).for_each(|_| worth.was_used(mark(7, 0), 1));
+            (0..100).for_each(|_| worth.was_used(mark(0, 0), 0));
+            worth.is_gone(0.0, 1.0);
+            worth.tick(epoch);
+        }
+        let before = of(&worth, 7, 1);
+        assert!(before > 2 * of(&worth, 0, 0));
+        // Half an epoch: nothing but new values is evicted.
+        for _ in 0..4 {
+            worth.looked(20_000);
+            see(&worth, 7, 1, 5000);
+            see(&worth, 0, 0, 1000);
+            (0..200).for_each(|_| worth.was_used(mark(0, 0), 0));
+            worth.is_gone(0.0, 1.0 / LESSON_PARTS);
+            worth.tick(8);
+        }
+        let after = of(&worth, 7, 1);
+        assert!(after < before / 3, "{after} of {before}");
     }
 
     #[test]
     fn a_client_that_does_not_look_for_values_learns_nothing_from_seeing_none_used() {
         let worth = Worth::default();
         let before = of(&worth, 3, 2);
-        (0..10_000).for_each(|_| worth.is_gone(mark(3, 0), 2));
-        worth.looked(2_000);
+        see(&worth, 3, 2, 10_000);
+        worth.looked(200);
         worth.tick(1);
         assert_eq!(of(&worth, 3, 2), before);
         worth.looked(10_000);
         worth.tick(2);
-        assert!(of(&worth, 3, 2) < before / 10);
+        assert!(of(&worth, 3, 2) < before / 5);
     }
 }

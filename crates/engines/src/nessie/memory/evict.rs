@@ -41,10 +41,12 @@ const FAR_RUNS: usize = 2;
 /// The buckets of such a run.
 const NEAR_RUN_BUCKETS: u64 = 16;
 const FAR_RUN_BUCKETS: u64 = 64;
+/// Of so many buckets of a run, one is counted, to learn which marks values have.
+const COUNTED_BUCKETS: usize = 4;
 /// Entries of its slabs that a client looks at if the index shows it too few of them.
 const SAMPLED_IN_SLABS: usize = 64;
 /// A value that was never used counts for this part of its bytes when it is evicted.
-const UNUSED_COUNT_PARTS: u64 = 4;
+const UNUSED_COUNTS: f32 = 0.25;
 /// Bytes of the key that are read with an entry's header.
 const KEY_GUESS_BYTES: usize = 64;
 
@@ -64,11 +66,10 @@ pub(in crate::nessie) struct Victim {
 }
 
 impl Victim {
-    /// The bytes for which its eviction counts on the clock of the marks. A stream of values that
-    /// nobody uses goes through a table fast, and does not make those look old that are used.
-    fn turned_over_bytes(&self) -> u64 {
-        let parts = if self.mark.is_used() { 1 } else { UNUSED_COUNT_PARTS };
-        self.class.entry_bytes / parts
+    /// As how much of a value its eviction counts on the clock of the marks. A stream of values
+    /// that nobody uses goes through a table fast, and does not make those look old that are used.
+    fn counts(&self) -> f32 {
+        if self.mark.is_used() { 1.0 } else { UNUSED_COUNTS }
     }
 }
 
@@ -167,6 +168,7 @@ impl<F: Fabric> Client<F> {
         let (first, buckets) = self.hand.next(&self.map, &self.fabric, run);
         let (run, done) = self.fabric.read(first, buckets * bucket_bytes, self.spare.take()).await;
         done?;
+        let (mut worth, epoch) = (self.worth.learned(), self.mark_epoch());
         for (number, bucket) in run.chunks_exact(bucket_bytes).enumerate() {
             let at = first.add((number * bucket_bytes) as u64);
             let word =
@@ -178,14 +180,18 @@ impl<F: Fabric> Client<F> {
                     continue;
                 }
                 let (slot, mark) = (at.add(position as u64 * 8), marks.of(position));
+                if number % COUNTED_BUCKETS == 0 {
+                    worth.saw(mark, epoch);
+                }
                 let Some(entry) = self.own_entry(&class, word)? else {
                     self.age_on(slot, mark)?;
                     continue;
                 };
                 let mark = self.faded(slot, mark)?;
-                shows(self.worth_of_mark(mark), Shown { slot, word, entry, mark, marks });
+                shows(worth.of(mark, epoch), Shown { slot, word, entry, mark, marks });
             }
         }
+        drop(worth);
         self.spare.give_back(run);
         Ok(())
     }
@@ -282,7 +288,7 @@ impl<F: Fabric> Client<F> {
         let evictions = victims.iter().map(|victim| async move {
             self.evict_victim(victim).await.map(|evicted| evicted.then_some(victim))
         });
-        let mut turned_over = 0;
+        let mut turned_over = 0.0;
         lanes::run(lanes, evictions, |evicted| match evicted {
             Ok(Some(victim)) => {
                 let count = match victim.has_expired {
@@ -290,7 +296,7 @@ impl<F: Fabric> Client<F> {
                     false => &mut forgotten.evicted,
                 };
                 *count += 1;
-                turned_over += victim.turned_over_bytes();
+                turned_over += victim.counts() * victim.class.entry_bytes as f32;
             }
             Ok(None) => (),
             Err(error) => failed = Some(error),
@@ -299,7 +305,7 @@ impl<F: Fabric> Client<F> {
         let count = forgotten.evicted + forgotten.expired;
         if count > 0 {
             self.count_forgotten(class, forgotten).await?;
-            self.turn_over(turned_over).await?;
+            self.turn_over(turned_over as u64).await?;
         }
         failed.map_or(Ok(count), Err)
     }
@@ -413,7 +419,8 @@ impl<F: Fabric> Client<F> {
         self.retire(*entry, class, *generation)?;
         if !victim.has_expired {
             self.counts.evicted.set(self.counts.evicted.get() + 1);
-            self.worth.is_gone(victim.mark, self.mark_epoch());
+            let epochs = class.entry_bytes as f32 / self.epoch_bytes() as f32;
+            self.worth.is_gone(victim.counts(), epochs);
             if let Some(marks) = victim.first_marks.filter(|_| self.evicts()) {
                 let at = self.map.marks_addr(victim.hash.first_bucket(&self.map)).add(GHOSTS_AT);
                 self.hint(at, &marks.with_ghost(victim.hash.print()))?;
