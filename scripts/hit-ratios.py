@@ -9,9 +9,9 @@
   rows TRACE PERCENT LABEL             makes rows of the objects of `loch bench --json` on stdin
   table RESULTS                        prints the rows of a results file as Markdown
 
-Traces are files of libCacheSim's oracleGeneral. Those of fixed seeds have the same footprint: the
-bytes of the values of all keys. Every run makes the same ones. Public ones are as they are, up to a
-number of requests.
+Traces are files of libCacheSim's oracleGeneral. Those of fixed seeds have the same footprint, the
+bytes of the values of all keys, but for mixed sizes. Every run makes the same ones. Public ones are
+as they are, up to a number of requests.
 """
 
 import json
@@ -22,6 +22,9 @@ MIB = 1 << 20
 # One per cent of it is a whole number of MiB, which memcached needs.
 FOOTPRINT_BYTES = 400 * MIB
 KEYS, REQUESTS = 100_000, 600_000
+# As many times more of all for values of many sizes: memcached gives each size class a page of 1 MiB
+# beyond its limit, which then is less than the smallest cache.
+MIXED_TIMES = 8
 # The same at a size that shows that the script works, and nothing else.
 SMOKE = {"footprint": 200 * MIB, "keys": 10_000, "requests": 30_000}
 SEED = 7
@@ -50,7 +53,8 @@ NOTES = """
   of size classes in the same memory: that is what their users get.
 * memcached has it for its slabs (`-m`), and its hash table besides. It also gives each size class a
   first page of 1 MiB beyond the limit: where values have many sizes it holds some 25 MiB whatever
-  the limit is, which is several times the smallest caches of *mixed sizes* and *Twitter cluster 52*.
+  the limit is, which is more than the caches of *Twitter cluster 52* and the smallest ones of
+  *CloudPhysics block IO* have.
   Redis has it (`maxmemory`) beyond the megabyte that it uses when it is empty.
 * Replays of minutes compress time: Redis tells uses apart that are a second apart (LRU), and lowers
   counts by the minute (LFU). At the pace of users it may find more.
@@ -61,7 +65,8 @@ NOTES = """
 * Each zipf trace has 600,000 requests of 100,000 keys. *zipf 0.99 + scans*: a third of the requests
   are for keys that never return. *loop*: all keys in order, six times. *moving*: zipf 0.9 over a
   third of the keys, which moves on by a key every 9 requests. *phases*: zipf 0.9 over a fifth of the
-  keys, five times another fifth. *mixed sizes*: zipf 0.9, and sizes of a log-normal distribution.
+  keys, five times another fifth. *mixed sizes*: zipf 0.9, sizes of a log-normal distribution, and eight
+  times as many requests, keys and bytes.
 * *CloudPhysics block IO* (114,000 requests) and *Twitter cluster 52* (its first 1,000,000) are
   the public traces that the source package of libcachesim has.
 """
@@ -105,6 +110,7 @@ def generated(keys, requests):
     ]
     yield "phases", np.concatenate(parts), None
 
+    keys, requests = keys * MIXED_TIMES, requests * MIXED_TIMES
     sizes = np.clip(np.exp(rng(30).normal(np.log(1000), 1.3, keys)), 64, 1 << 15)
     yield "mixed sizes", zipf(rng(31), keys, requests, 0.9), sizes
 
@@ -117,8 +123,9 @@ def write_traces(folder, smoke):
         keys, requests, footprint = SMOKE["keys"], SMOKE["requests"], SMOKE["footprint"]
     for name, keys_in_order, sizes in generated(keys, requests):
         used, ids = np.unique(keys_in_order, return_inverse=True)
+        times = 1 if sizes is None else MIXED_TIMES
         sizes = np.ones(len(used)) if sizes is None else sizes[used]
-        sizes = np.floor(sizes * footprint / sizes.sum())
+        sizes = np.floor(sizes * footprint * times / sizes.sum())
         write(folder, name, ids, sizes[ids])
 
 
