@@ -368,7 +368,10 @@ impl List {
         let note = owner.note(&self.class, entry)?;
         let word = owner.fabric.load(at)?;
         let generation = unpinned(word);
-        let free = note == note_of(word) || note != 0 && planted::is(Bug::NoteWithoutGeneration);
+        // Where an entry was never used in this cut of the slab there may be any bytes, also some
+        // whose note would be zero.
+        let is_noted = note == note_of(word) || planted::is(Bug::NoteWithoutGeneration);
+        let free = note != 0 && is_noted;
         if word != generation && free && self.is_held(owner, entry)? {
             return Ok(None);
         }
@@ -613,6 +616,22 @@ mod tests {
         alloc.list(class).add_slab(SLAB, class.entries, FLOOR);
         assert_eq!(table.numbers(&mut alloc, class), []);
         alloc
+    }
+
+    /// The slab was cut anew since, over bytes that were zero.
+    #[test]
+    fn an_entry_that_was_free_in_an_older_cut_is_not_taken_for_its_zeros() {
+        let table = Table::new();
+        let class = table.class(100);
+        let mut alloc = used_up(&table, class);
+        assert!(alloc.list(class).add_free(entry(5)));
+        table.lease(SLAB, class, FLOOR + 100, 0);
+        table.set_generation(class, entry(5), 0);
+        assert_eq!(table.numbers(&mut alloc, class), []);
+        alloc.list(class).add_slab(SLAB, 0, FLOOR + 100);
+        assert!(alloc.list(class).add_free(entry(5)));
+        let taken = table.numbers(&mut alloc, class);
+        assert!(taken.iter().copied().eq(0..class.entries), "{taken:?}");
     }
 
     #[test]
