@@ -67,7 +67,7 @@ pub(in crate::nessie) struct List {
     pub sweep_at: usize,
     /// So many times more it is known that there is no memory but what can be evicted.
     pub known_full: u32,
-    /// So many evictions later a slab is swept, while there is no other memory.
+    /// So many evictions later slabs are swept, while there is no other memory.
     pub sweep_after: u32,
     /// What the class gave up lately, and what it lacks.
     pub balance: Balance,

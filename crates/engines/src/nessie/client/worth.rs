@@ -7,7 +7,7 @@
 //! epochs old,
 //!
 //! ```text
-//! values        V(u, a) = how many of the values seen have the mark, times the values of the table
+//! values        V(u, a) = the part of the values seen that have the mark, of all in the table
 //! uses a epoch  r(u, a) = (hits(u, a) + W * C * guess) / (V(u, a) + W)
 //! stay          s(u, a) = exp(-r(u, a))
 //! hits to come  H(u, a) = 1 - s(u, a) + D * s(u, a) * H(u, a + 1)
@@ -45,7 +45,7 @@ const HITS_AT_FIRST: f32 = 0.05;
 const DISCOUNT: f32 = 0.85;
 /// What is left of a count when as many bytes were evicted as in an epoch of values that were used.
 const FADED: f32 = 0.9;
-/// A client learns anew after this part of these bytes, or when an epoch ends.
+/// A client learns anew after one of so many parts of these bytes, or when an epoch ends.
 const LESSON_PARTS: f32 = 8.0;
 /// A client that looks for fewer values than this part of those that it evicts does not learn.
 const LOOKS_MIN: f32 = 0.25;
