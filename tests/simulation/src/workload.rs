@@ -8,6 +8,7 @@ mod batches;
 mod variants;
 
 use clap::ValueEnum;
+use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::geometry::{self, Options};
 use loch_fabric::sim::{Faults, Profile};
 use rand::{Rng, RngExt};
@@ -167,13 +168,21 @@ const SHORT: &[usize] = &[8, 24, 60, 200];
 const MIXED: &[usize] = &[8, 40, 300, 900, 1800, 3000];
 const LONG: &[usize] = &[100, 1500, 5000, 9000, 20_000];
 /// Lengths of one size class or of several, and about how many values of them a chunk holds.
-const SCARCE: [(&[usize], u64); 5] = [
-    (&[7_600], 8),
-    (&[15_000], 4),
-    (&[3_500], 18),
-    (&[3_500, 7_600, 15_000], 5),
-    (&[1_500, 15_000, 30_000], 3),
+pub const SCARCE: [(&[usize], u64); 5] = [
+    (&[of_a_chunk(8)], 8),
+    (&[of_a_chunk(4)], 4),
+    (&[of_a_chunk(18)], 18),
+    (&[of_a_chunk(18), of_a_chunk(8), of_a_chunk(4)], 5),
+    (&[of_a_chunk(40), of_a_chunk(4), of_a_chunk(2)], 3),
 ];
+
+/// Lengths of values of which a chunk holds few.
+const FEW: [&[usize]; 2] = [&[of_a_chunk(4)], &[of_a_chunk(2)]];
+
+/// The length of values of which a chunk holds about so many, with all that lies beside them.
+const fn of_a_chunk(values: u64) -> usize {
+    (CHUNK_BYTES / values * 9 / 10) as usize
+}
 
 impl Setting {
     /// The settings that matter to the reader of a failure.
@@ -286,7 +295,7 @@ impl Workload {
             Self::Scarce => scarce(Self::Hot.usual(random), random),
             Self::Wraps => wraps(Self::Hot.usual(random), random),
             Self::HeldUp => held_up(Self::Hot.usual(random), random),
-            Self::Expiry => expiry(Self::Hot.usual(random), random),
+            Self::Expiry => variants::expiry(Self::Hot.usual(random), random),
             Self::Coarse => variants::coarse(random),
             Self::Batches => batches::near(random),
             Self::FarBatches => batches::far(random),
@@ -526,7 +535,7 @@ fn few_entries(mut setting: Setting, random: &mut impl Rng) -> Setting {
     (setting.table.nodes, setting.table.chunks) = (1, random.random_range(1..=2));
     setting.table.gen_bits = Some(1);
     setting.table.options.cache = Some(true);
-    setting.value_bytes = [&[15_000][..], &[30_000]][random.random_range(0..2usize)];
+    setting.value_bytes = FEW[random.random_range(0..FEW.len())];
     (setting.clients, setting.writers, setting.numbers) = (random.random_range(2..=3), 1, 0);
     setting.lives = Some(Lives { long: setting.clients, ops_max: 20 });
     (setting.lanes, setting.think_us) = (random.random_range(2..=4), 100);
@@ -536,19 +545,6 @@ fn few_entries(mut setting: Setting, random: &mut impl Rng) -> Setting {
     let faults = &mut setting.faults;
     (faults.delays, faults.delay_ns) = (random.random_range(0.2..0.8), 5_000);
     (faults.deaths, faults.pauses, faults.stops) = (0.0, 0.0, 0.0);
-    setting
-}
-
-/// Values that expire, by clocks that differ.
-fn expiry(usual: Setting, random: &mut impl Rng) -> Setting {
-    let mut setting = usual;
-    setting.expires = random.random_range(0.2..0.9);
-    // It is not drawn, so that the rest of the setting stays as it was before there were TOUCHes.
-    setting.touches = setting.expires > 0.4;
-    setting.keys = random.random_range(2..=6);
-    setting.deletes = 1;
-    setting.faults.wall_skew_ms = random.random_range(0..=2);
-    setting.lives = Some(Lives { long: 1, ops_max: 20 });
     setting
 }
 

@@ -107,16 +107,11 @@ fn print_page(args: &ScanArgs, table: &Table, mut from: ScanCursor) -> Result<An
         output::write(&lines)?;
         match page.next {
             Some(next) if page.keys.is_empty() => from = next,
-            Some(next) => {
-                tell("scan", &format!("the next page: --page {next}"));
-                return Ok(Answer::Done);
-            }
-            None => {
-                tell("scan", "this was the last page");
-                return Ok(Answer::Done);
-            }
+            Some(next) => break tell("scan", &format!("the next page: --page {next}")),
+            None => break tell("scan", "this was the last page"),
         }
     }
+    Ok(Answer::Done)
 }
 
 /// Bytes that are written at once.

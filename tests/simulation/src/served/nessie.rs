@@ -15,13 +15,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::design::{Design, Hostile};
 use super::setting::Setting;
+use crate::workload::SCARCE;
 
 /// How long a worker's nessie client goes on with an operation.
 const OPERATION_US: u64 = 20_000;
-
-/// Lengths of values, of one size class or of several, and about how many of them a chunk holds.
-const SCARCE: [(&[usize], u64); 4] =
-    [(&[7_600], 8), (&[15_000], 4), (&[3_500], 18), (&[3_500, 7_600, 15_000], 5)];
 
 struct Nessie {
     setting: Setting,
@@ -56,7 +53,7 @@ fn draw(
         return Rc::new(Nessie { setting, buckets: 4, chunks: 40 });
     }
     // All values together would fill 70 to 110 % of the memory.
-    let (value_bytes, slab_entries) = SCARCE[random.random_range(0..SCARCE.len())];
+    let (value_bytes, slab_entries) = SCARCE[random.random_range(0..4usize)];
     setting.nodes = random.random_range(1..=2);
     let chunks = random.random_range(2..=4);
     let room = (u64::from(setting.nodes) * chunks * slab_entries) as f64;

@@ -4,7 +4,20 @@ use loch_engines::limits::DATA_TABLE_BYTES_MAX;
 use loch_fabric::sim::Profile;
 use rand::{Rng, RngExt};
 
-use super::{Setting, Workload, sometimes};
+use super::{Lives, Setting, Workload, sometimes};
+
+/// Values that expire, by clocks that differ.
+pub fn expiry(usual: Setting, random: &mut impl Rng) -> Setting {
+    let mut setting = usual;
+    setting.expires = random.random_range(0.2..0.9);
+    // It is not drawn, so that the rest of the setting stays as it was before there were TOUCHes.
+    setting.touches = setting.expires > 0.4;
+    setting.keys = random.random_range(2..=6);
+    setting.deletes = 1;
+    setting.faults.wall_skew_ms = random.random_range(0..=2);
+    setting.lives = Some(Lives { long: 1, ops_max: 20 });
+    setting
+}
 
 /// The work of another workload in a table with the addresses of the largest one: entries begin at
 /// multiples of 128 bytes and more.
