@@ -180,6 +180,8 @@ fn keys_are_listed_and_deleted_by_their_beginning() {
     // Few keys in many buckets: a page without keys is none.
     let first = node.loch(&["scan", "--page", "begin", "--prefix", "other"]);
     assert_eq!(first.expect(0, &["page"]).text(), "other\n");
+    let nothing = node.loch(&["scan", "--page", "begin", "--prefix", "nobody"]);
+    assert!(nothing.expect(1, &["no such key"]).text().is_empty());
     node.loch(&["scan", "--page", "1.x"]).expect(2, &["\"1.x\"", "begin"]);
 
     node.loch(&["delete", "--prefix", ""]).expect(2, &["--all"]);

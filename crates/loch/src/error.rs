@@ -165,8 +165,8 @@ pub enum Error {
     /// The index has no free slot for the key, and none could be made by moving other keys.
     #[error(
         "the index of table {table:?} is full: no slot of {slots} for this key after moving up to \
-         {moves} entries; delete keys, or declare the table with more index_slots or as a cache \
-         (eviction = \"sieve\")"
+         {moves} entries; delete keys, declare the table with more index_slots, or use a table of \
+         nessie that evicts (eviction = \"sieve\")"
     )]
     IndexFull {
         /// The table.
@@ -190,7 +190,7 @@ pub enum Error {
     /// There is no memory for an entry of this size.
     #[error(
         "table {table:?} has no memory for an entry of {}: its data tables have {} in all; delete \
-         keys, drop pins, start the nodes with more memory, or declare the table as a cache \
+         keys, drop pins, start the nodes with more memory, or use a table of nessie that evicts \
          (eviction = \"sieve\")",
         InWords(*bytes),
         InWords(*capacity)

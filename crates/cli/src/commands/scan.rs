@@ -89,9 +89,12 @@ pub fn run(args: &ScanArgs) -> Result<Answer> {
     }
 }
 
+/// The place of the first page.
+const BEGIN: &str = "begin";
+
 fn place(text: &str) -> Result<ScanCursor, Usage> {
     match text {
-        "begin" => Ok(ScanCursor::default()),
+        BEGIN => Ok(ScanCursor::default()),
         text => text.parse().map_err(|_| {
             Usage(format!("--page is {text:?}: use `begin`, or a place that a page has named"))
         }),
@@ -108,6 +111,10 @@ fn print_page(args: &ScanArgs, table: &Table, mut from: ScanCursor) -> Result<An
         match page.next {
             Some(next) if page.keys.is_empty() => from = next,
             Some(next) => break tell("scan", &format!("the next page: --page {next}")),
+            None if page.keys.is_empty() && args.page.as_deref() == Some(BEGIN) => {
+                tell("scan", "there is no such key");
+                return Ok(Answer::No);
+            }
             None => break tell("scan", "this was the last page"),
         }
     }

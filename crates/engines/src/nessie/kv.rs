@@ -177,3 +177,31 @@ async fn touch<F: Fabric>(
         buf = found.into_buf();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::lanes::block_on;
+
+    use super::*;
+    use crate::nessie::client::tests::client_with;
+    use crate::nessie::layout::geometry::Options;
+
+    /// To make room for the new value would mean to evict the one that it is made of.
+    #[test]
+    fn a_value_of_which_no_second_fits_stays_where_it_is_appended_to_or_touched() {
+        let client = client_with(4 << 20, Options { evicts: true, ..Options::default() });
+        let long = vec![7; (client.map.data_bytes() * 3 / 5) as usize];
+        block_on(client.put(b"long", &long, PutOptions::default())).unwrap();
+        let is_full = |error| matches!(error, EngineError::OutOfMemory { .. });
+        let appended = block_on(Kv::append(&client, b"long", b"more"));
+        assert!(appended.is_err_and(is_full));
+        let options = PutOptions { expires_at_ms: Some(u64::MAX) };
+        assert!(block_on(Kv::touch(&client, b"long", options)).is_err_and(is_full));
+        let touched = block_on(Kv::get_and_touch(&client, b"long", options, Buf::new()));
+        assert!(touched.is_err_and(is_full));
+        let found = block_on(client.get(b"long", Buf::new())).unwrap().expect("it is there");
+        assert!(*found == *long && found.expires_at_ms().is_none());
+        block_on(client.put(b"other", &long, PutOptions::default())).unwrap();
+        assert!(block_on(client.get(b"long", Buf::new())).unwrap().is_none(), "it was evicted");
+    }
+}

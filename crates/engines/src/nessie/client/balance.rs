@@ -12,8 +12,8 @@ const PAUSE_MAX: u64 = 8 * PARTS;
 /// What a client has evicted of a class lately.
 #[derive(Debug, Default)]
 pub(in crate::nessie) struct Balance {
-    /// Bytes that were evicted since the last look.
-    bytes: u64,
+    /// Bytes that were evicted since the last look. At the beginning some number of them.
+    bytes: Option<u64>,
     /// The pause until the next look, in parts of a slab.
     pause: u64,
     /// Values that were evicted, and the sum of their ages. Both fade with each look.
@@ -23,19 +23,28 @@ pub(in crate::nessie) struct Balance {
 
 impl Balance {
     /// Takes note of values of a class that were evicted, so many epochs after their last use.
-    /// Returns the mean of late, if a look is due.
-    pub fn evicted(&mut self, class: &Class, ages: impl Iterator<Item = u8>) -> Option<f32> {
+    /// Returns the mean of late, if a look is due. `any`: any number. The first look comes at any
+    /// moment, so that clients which do one operation each look as often together as one that does
+    /// many.
+    pub fn evicted(
+        &mut self,
+        class: &Class,
+        ages: impl Iterator<Item = u8>,
+        any: impl FnOnce() -> u64,
+    ) -> Option<f32> {
+        let part = u64::from(class.chunks) * CHUNK_BYTES / PARTS;
+        let bytes = self.bytes.get_or_insert_with(|| any() % part);
         for age in ages {
-            self.bytes += class.entry_bytes;
+            *bytes += class.entry_bytes;
             self.values += 1.0;
             self.ages += f32::from(age);
         }
-        let part = u64::from(class.chunks) * CHUNK_BYTES / PARTS;
-        if self.bytes < part * self.pause.max(1) {
+        if *bytes < part * self.pause.max(1) {
             return None;
         }
         let mean = self.ages / self.values;
-        (self.bytes, self.values, self.ages) = (0, self.values / 2.0, self.ages / 2.0);
+        *bytes = 0;
+        (self.values, self.ages) = (self.values / 2.0, self.ages / 2.0);
         Some(mean)
     }
 
@@ -55,7 +64,7 @@ mod tests {
         let class = Classes::new(64 << 20, 16).of(1000);
         let mut balance = Balance::default();
         let mut until_look = |found| {
-            let values = (1..).find(|_| balance.evicted(&class, [3].into_iter()).is_some());
+            let values = (1..).find(|_| balance.evicted(&class, [3].into_iter(), || 0).is_some());
             balance.has_looked(found);
             values.expect("it comes")
         };
@@ -74,7 +83,7 @@ mod tests {
         let mut balance = Balance::default();
         let mut mean = |age| {
             let values = std::iter::repeat_n(age, class.entries as usize);
-            let mean = balance.evicted(&class, values).expect("it was a slab's worth");
+            let mean = balance.evicted(&class, values, || 0).expect("it was a slab's worth");
             balance.has_looked(true);
             mean
         };

@@ -143,7 +143,8 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Looks at the clock, if it is time and its memory is far: a READ every [`FAR_USES`] uses.
+    /// Looks at the clock, if the client never has, or if it is time and its memory is far: a READ
+    /// every [`FAR_USES`] uses.
     #[inline(always)]
     pub(in crate::nessie) async fn look_at_clock(&self) -> Result<(), EngineError> {
         if self.evicts() && self.clock.uses_left.get() == 0 {
@@ -176,7 +177,15 @@ impl<F: Fabric> Client<F> {
         let untold = self.clock.untold.get() + bytes;
         self.clock.untold.set(untold);
         if untold * TOLD_PARTS >= self.epoch_bytes() {
-            self.clock.untold.set(0);
+            self.tell_clock().await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the clock what it was not told yet.
+    pub(in crate::nessie) async fn tell_clock(&self) -> Result<(), EngineError> {
+        let untold = self.clock.untold.take();
+        if untold > 0 {
             let at = self.map.ledger(0).turned_over();
             let before = self.fabric.fetch_add(at, untold).await?;
             self.set_clock(before + untold, NEAR_USES);

@@ -78,6 +78,8 @@ pub struct Client<F: Fabric> {
     pub(super) worth: Worth,
     /// Where the client looks next for something to evict.
     pub(super) hand: Hand,
+    /// The versions that operations under way expect, which this client does not evict meanwhile.
+    pub(super) expected: RefCell<Vec<u64>>,
     pub(super) counts: Counts,
     pub(super) timeout_us: u64,
     stamps: Cell<Stamps>,
@@ -176,6 +178,7 @@ impl<F: Fabric> Client<F> {
             clock: Clock::default(),
             worth: Worth::default(),
             hand: Hand::default(),
+            expected: RefCell::default(),
             counts: Counts::default(),
             timeout_us,
             stamps: Cell::default(),
@@ -376,15 +379,26 @@ pub(super) mod tests {
 
     /// The only client of a table of one node, with these options.
     pub fn client_with(table_bytes: u64, options: Options) -> Client<ShmEndpoint> {
+        let [client] = clients_with(table_bytes, options);
+        client
+    }
+
+    /// Clients of one table.
+    pub fn clients_with<const N: usize>(
+        table_bytes: u64,
+        options: Options,
+    ) -> [Client<ShmEndpoint>; N] {
         let slots = if options.evicts { 3 } else { 4 };
         let geometry = Geometry::plan(1, table_bytes, 1 << 10, 3, slots, 4 << 20, options);
         let shape = geometry.unwrap().validate().unwrap();
         let table = tables_offset(1);
-        let region = Region::anonymous(table + shape.bytes()).unwrap();
-        let mut fabric = ShmEndpoint::new(RegionId(0));
-        fabric.attach(RegionId(0), Arc::new(region));
-        let map = Arc::new(TableMap::new(shape, &[(RemoteAddr::new(RegionId(0), table), 1)]));
-        let session = Session::new(RegionId(0), 0, 1);
-        Client::new(fabric, map, session, CacheLimits::default(), 1_000_000)
+        let region = Arc::new(Region::anonymous(table + shape.bytes()).unwrap());
+        std::array::from_fn(|number| {
+            let mut fabric = ShmEndpoint::new(RegionId(0));
+            fabric.attach(RegionId(0), region.clone());
+            let map = TableMap::new(shape, &[(RemoteAddr::new(RegionId(0), table), 1)]);
+            let session = Session::new(RegionId(0), number as u32, 1 + number as u64);
+            Client::new(fabric, Arc::new(map), session, CacheLimits::default(), 1_000_000)
+        })
     }
 }

@@ -49,7 +49,8 @@ impl<F: Fabric> Client<F> {
     async fn balance(&self, class: Class, evicted: &[Victim]) -> Result<(), EngineError> {
         let epoch = self.mark_epoch();
         let ages = evicted.iter().map(|victim| victim.mark.age(epoch));
-        let age = self.alloc.borrow_mut().list(class).balance.evicted(&class, ages);
+        let any = || self.fabric.random();
+        let age = self.alloc.borrow_mut().list(class).balance.evicted(&class, ages, any);
         let Some(age) = age else { return Ok(()) };
         if self.waits.borrow().len() >= WAITS_MAX {
             return Ok(());

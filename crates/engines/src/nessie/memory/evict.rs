@@ -9,12 +9,14 @@
 //! # Invariants
 //! 1. A victim's word was read in this operation, and shows a value that nobody moves. The CAS
 //!    expects it.
-//! 2. An entry that a session has pinned when it is looked at is no victim.
+//! 2. An entry that a session has pinned when it is looked at is no victim, and neither is a value
+//!    that an operation of this client is about to replace on the condition that it is still there.
 //! 3. A victim's class is known: its slab is seen to be leased by this client, or to be seized by
 //!    it, in the epoch in which it is evicted, so until then the slab is not cut anew; or the class
 //!    follows from the entry's length, as with a DELETE.
 //! 4. Only a table that evicts has victims.
 
+use std::cell::RefCell;
 use std::collections::BinaryHeap;
 
 use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
@@ -73,6 +75,21 @@ impl Victim {
     }
 }
 
+/// A version that the client does not evict until this is dropped.
+pub(in crate::nessie) struct Spared<'a> {
+    expected: &'a RefCell<Vec<u64>>,
+    version: u64,
+}
+
+impl Drop for Spared<'_> {
+    fn drop(&mut self) {
+        let mut expected = self.expected.borrow_mut();
+        if let Some(at) = expected.iter().position(|version| *version == self.version) {
+            expected.swap_remove(at);
+        }
+    }
+}
+
 /// A slot that shows an entry in one of the client's own slabs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Shown {
@@ -101,6 +118,7 @@ impl<F: Fabric> Client<F> {
         if !self.evicts() && !planted::is(Bug::StoringTableEvicts) {
             return Ok(None);
         }
+        self.look_at_clock().await?;
         let _epoch = self.session.pin(&self.fabric)?;
         let in_index = match self.evicts() {
             true => self.victims_in_index(class).await?,
@@ -270,8 +288,11 @@ impl<F: Fabric> Client<F> {
             }
         }
         let mut victims = self.victims(class, own).await?;
-        victims.sort_by_key(|victim| (self.worth_of_victim(victim), victim.entry));
+        victims.sort_by_key(|victim| victim.entry);
         victims.dedup_by_key(|victim| victim.entry);
+        // Of values that are worth as little, any: otherwise clients that come for one operation
+        // would always evict the same place.
+        victims.sort_by_cached_key(|victim| (self.worth_of_victim(victim), self.fabric.random()));
         victims.truncate(victims.len().div_ceil(SAMPLED_FOR_ONE));
         Ok(victims)
     }
@@ -394,12 +415,21 @@ impl<F: Fabric> Client<F> {
         (self.fabric.random() % count.max(1) as u64) as usize
     }
 
-    /// Whether an entry is pinned by a session, so that it is no victim (invariant 2).
+    /// Keeps the value with a version from being evicted by this client.
+    pub(in crate::nessie) fn spare_version(&self, version: u64) -> Spared<'_> {
+        self.expected.borrow_mut().push(version);
+        Spared { expected: &self.expected, version }
+    }
+
+    /// Whether an entry is no victim (invariant 2).
     pub(in crate::nessie) fn is_held(
         &self,
         at: RemoteAddr,
         header: &Header,
     ) -> Result<bool, EngineError> {
+        if self.expected.borrow().contains(&header.version) {
+            return Ok(true);
+        }
         let was_pinned = header.generation & PINNED != 0;
         Ok(was_pinned && is_pinned(&self.fabric, &self.map, at)?)
     }
@@ -520,6 +550,44 @@ mod tests {
             assert_eq!(seen, others, "{word:#x} at {at:?}");
         }
         assert_eq!(shown(&client, class), all);
+    }
+
+    #[test]
+    fn what_is_pinned_or_expected_is_no_victim() {
+        let (client, class) = filled();
+        let all = shown(&client, class);
+        let pinned = block_on(client.pin(&[7; 8])).unwrap().expect("it was put");
+        let [seen, in_slab] = shown(&client, class);
+        assert_eq!((seen.len(), in_slab.len()), (KEYS - 1, KEYS - 1));
+        drop(pinned);
+        let version = block_on(client.get(&[7; 8], Buf::new())).unwrap().unwrap().version();
+        let spared = client.spare_version(version);
+        assert_eq!(shown(&client, class), [seen, in_slab]);
+        drop(spared);
+        assert_eq!(shown(&client, class), all);
+    }
+
+    #[test]
+    fn what_has_expired_is_worth_less_than_anything_else() {
+        let (client, class) = filled();
+        let expired = PutOptions { expires_at_ms: Some(1) };
+        block_on(client.put(&[99; 8], &VALUE[EXPIRY_BYTES..], expired)).unwrap();
+        let worth = |victim: &Victim| (client.worth_of_victim(victim), victim.has_expired);
+        let mut worths: Vec<_> = in_slab(&client, class).iter().map(worth).collect();
+        worths.sort_unstable();
+        assert_eq!(worths[0], (0, true));
+        assert!(worths[1..].iter().all(|(worth, expired)| *worth > 0 && !expired), "{worths:?}");
+    }
+
+    #[test]
+    fn of_values_that_are_worth_as_little_any_is_evicted() {
+        let (client, class) = filled();
+        let first = |_| {
+            let _epoch = client.session.pin(&client.fabric).unwrap();
+            block_on(client.victims_in_slabs(class)).unwrap()[0].entry
+        };
+        let seen: BTreeSet<Entry> = (0..20).map(first).collect();
+        assert!(seen.len() > 5, "{seen:?}");
     }
 
     #[test]

@@ -55,6 +55,8 @@ impl<F: Fabric> Drop for Look<'_, F> {
 
 /// How long an allocation waits for grace periods when it has no other means left.
 const GRACE_WAIT_US: u64 = 500_000;
+/// How long a client of a table that evicts waits for grace periods when it ends.
+const DETACH_WAIT_US: u64 = 5_000;
 /// The pause between two looks at a grace period.
 const GRACE_POLL_US: u64 = 50;
 /// Slabs seized or taken apart at a time.
@@ -282,6 +284,10 @@ impl<F: Fabric> Client<F> {
     /// Abandons all slabs so that others can lease them. If the client dies before, its node does
     /// that instead.
     pub async fn detach(&self) -> Result<(), EngineError> {
+        if self.evicts() {
+            self.finish_waits().await?;
+            self.tell_clock().await?;
+        }
         self.session.quiesce(&self.fabric).await?;
         let waits = std::mem::take(&mut *self.waits.borrow_mut());
         for wait in waits {
@@ -310,6 +316,20 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
+    /// Waits a moment for the grace periods that have begun. Memory would not follow the sizes of
+    /// values where each client comes for one operation, if none of them went on with what it has
+    /// begun to empty.
+    async fn finish_waits(&self) -> Result<(), EngineError> {
+        let until = self.fabric.now_us() + DETACH_WAIT_US;
+        while self.is_waiting() && self.fabric.now_us() < until {
+            self.poll_waits().await?;
+            if self.is_waiting() {
+                self.fabric.pause(GRACE_POLL_US).await;
+            }
+        }
+        Ok(())
+    }
+
     async fn abandon(
         &self,
         slab: Slab,
@@ -328,7 +348,9 @@ mod tests {
     use loch_fabric::lanes::block_on;
 
     use super::*;
-    use crate::nessie::client::tests::client;
+    use crate::nessie::client::tests::{client, clients_with};
+    use crate::nessie::layout::geometry::Options;
+    use crate::operation::PutOptions;
 
     #[test]
     fn a_wait_that_a_lane_looks_at_is_one_and_comes_back_unless_it_is_over() {
@@ -344,5 +366,30 @@ mod tests {
         assert_eq!(waits(), (true, 1));
         Look::at_next(&client).unwrap().end();
         assert_eq!(waits(), (false, 0));
+    }
+
+    /// A new client knows the time before it marks or evicts anything, and one that ends tells what
+    /// it has evicted, however little.
+    #[test]
+    fn clients_of_one_operation_keep_the_clock_of_the_marks() {
+        let evicting = Options { evicts: true, ..Options::default() };
+        let [client, next] = clients_with(4 << 20, evicting);
+        let put = |client: &Client<_>, key: u64| {
+            block_on(client.put(&key.to_le_bytes(), &[7; 1000], PutOptions::default())).unwrap();
+        };
+        for key in 0..40_000 {
+            put(&client, key);
+        }
+        let at = client.map.ledger(0).turned_over();
+        let told = || client.fabric.load(at).unwrap();
+        block_on(client.tell_clock()).unwrap();
+        let (before, epoch) = (told(), client.mark_epoch());
+        assert!(epoch > 0);
+        put(&next, 40_001);
+        assert_eq!(next.mark_epoch(), epoch);
+        block_on(next.turn_over(1)).unwrap();
+        assert_eq!(told(), before);
+        block_on(next.detach()).unwrap();
+        assert!(told() > before);
     }
 }

@@ -24,6 +24,11 @@ impl<F: Fabric> Client<F> {
         expect: Expect,
         options: PutOptions,
     ) -> Result<Conditional, EngineError> {
+        // To make room for the new value by evicting the one that it replaces would be in vain.
+        let _spared = match expect {
+            Expect::Version(version) if self.evicts() => Some(self.spare_version(version)),
+            _ => None,
+        };
         let draft = self.draft(key, DraftValue::Bytes(value), 0, options).await?;
         let (own, epoch) = self.allocate(draft.entry_len()).await?;
         self.write(&draft, own).await?;

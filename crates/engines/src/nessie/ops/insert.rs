@@ -40,6 +40,7 @@ impl<F: Fabric> Client<F> {
         if let Rule::Add(add) = rule {
             self.write_number(draft, own, add).await?;
         }
+        self.look_at_clock().await?;
         let codec = &self.map.codec;
         if codec.is_empty(words[0]) {
             let done = self.insert_at_home(candidates, words[0], draft, own).await?;

@@ -91,7 +91,7 @@ impl<F: Fabric> Client<F> {
         let (before, is_last) = (at.noted.clone(), at.place == self.map.buckets());
         for (dti, count) in counts.iter().enumerate() {
             let ring = self.map.move_ring(dti as u8);
-            let end = (*count).min(at.noted[dti] + MOVES_OF_STEP);
+            let end = (*count).min(at.noted[dti].saturating_add(MOVES_OF_STEP));
             while at.noted[dti] < end {
                 let number = at.noted[dti];
                 let word = self.read_word(ring.entry(number)).await?;
