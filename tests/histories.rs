@@ -406,12 +406,10 @@ fn what_real_processes_are_answered_is_linearizable() {
         next_client = next;
         cluster.nodes[0].checked_tables();
         cluster.delete_keys_of(table, tally.rounds);
-        let mut history = History::from(operations.clone());
+        let mut history = History::from(operations);
         tally.count(&history);
         if table == EVICTING {
-            let evictions = operations.iter().filter_map(Operation::eviction);
-            let evictions: Vec<_> = evictions.collect();
-            history = History::from([operations, evictions].concat());
+            history = history.forgetting();
         }
         let checked = Instant::now();
         let verdict = check(&history, BUDGET);

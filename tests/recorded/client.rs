@@ -271,7 +271,7 @@ impl Client<'_> {
             }),
             Ask::Delete => table.delete(&name).await.map(Answer::Deleted),
             Ask::Add(add) => table.fetch_add(&name, add).await.map(Answer::Before),
-            Ask::Update(_) | Ask::Expire(_) => unreachable!("none is chosen"),
+            Ask::Update(_) | Ask::Expire(_) | Ask::Forget => unreachable!("none is chosen"),
         }
     }
 

@@ -127,6 +127,7 @@ fn words_of_ask(ask: Ask) -> [u64; 3] {
         Ask::Update(Update::CompareSwap { expected, value }) => [8, value, expected],
         Ask::Update(Update::AddIfPresent(add)) => [9, add, 0],
         Ask::Expire(value) => [10, value, 0],
+        Ask::Forget => [13, 0, 0],
         Ask::Append(piece) => [11, piece, 0],
         Ask::Touch(tag) => [12, tag, 0],
     }
@@ -145,6 +146,7 @@ fn ask_of_words(words: [u64; 3]) -> Ask {
         [8, value, expected] => Ask::Update(Update::CompareSwap { expected, value }),
         [9, add, _] => Ask::Update(Update::AddIfPresent(add)),
         [10, value, _] => Ask::Expire(value),
+        [13, ..] => Ask::Forget,
         [11, piece, _] => Ask::Append(piece),
         [12, tag, _] => Ask::Touch(tag),
         _ => panic!("nothing that is asked: {words:?}"),

@@ -76,7 +76,7 @@ async fn answer<F: Fabric>(client: &Client<F>, key: &[u8], ask: Ask) -> Answer {
         }
         Ask::Delete => client.delete(key).await.map(Answer::Deleted),
         Ask::Add(n) => client.fetch_add(key, n).await.map(Answer::Before),
-        Ask::Append(_) | Ask::Touch(_) | Ask::Update(_) | Ask::Expire(_) => {
+        Ask::Append(_) | Ask::Touch(_) | Ask::Update(_) | Ask::Expire(_) | Ask::Forget => {
             unreachable!("none is asked for")
         }
     };

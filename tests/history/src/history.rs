@@ -35,6 +35,10 @@ pub enum Ask {
     /// at which some clock may say that the value has expired. From then on it happens once, or not
     /// at all, because no outcome is ever reported.
     Expire(u64),
+    /// The store has no value any more, because it may forget one at any moment, as a cache does.
+    /// No client requests that, so the outcome is unknown; and it stands for any number of times.
+    /// [`History::forgetting`] adds it.
+    Forget,
 }
 
 /// The value that is made of `value` with `piece` behind it. No two such values are equal, and none
@@ -123,13 +127,10 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// The eviction of what the operation writes, in a store that may forget a value at any moment:
-    /// a DELETE that nobody called. Its outcome is unknown, so it may have happened or not.
-    #[must_use]
-    pub fn eviction(&self) -> Option<Self> {
-        let writes = !matches!(self.ask, Ask::Get | Ask::Delete | Ask::Touch(_) | Ask::Expire(_));
+    /// That the store may forget a value of this key from this moment on.
+    fn forgets(key: u64, called: u64) -> Self {
         let (client, returned, outcome) = (u32::MAX, u64::MAX, Outcome::Unknown);
-        writes.then_some(Self { client, ask: Ask::Delete, returned, outcome, ..*self })
+        Self { client, key, ask: Ask::Forget, called, returned, outcome }
     }
 }
 
@@ -184,7 +185,7 @@ impl Operation {
                 Some(value)
             }
             Ask::Get | Ask::Delete | Ask::Add(_) | Ask::Append(_) | Ask::Update(_) => None,
-            Ask::Touch(_) | Ask::Expire(_) => None,
+            Ask::Touch(_) | Ask::Expire(_) | Ask::Forget => None,
         }
     }
 
@@ -221,6 +222,15 @@ impl History {
     /// Adds one.
     pub fn push(&mut self, operation: Operation) {
         self.operations.push(operation);
+    }
+
+    /// The same, of a store that may forget any value at any moment.
+    #[must_use]
+    pub fn forgetting(mut self) -> Self {
+        let keys = self.by_key();
+        let first = keys.iter().map(|(key, operations)| (*key, operations[0].called));
+        self.operations.extend(first.map(|(key, called)| Operation::forgets(key, called)));
+        self
     }
 
     /// The number of operations.

@@ -138,7 +138,7 @@ impl Step {
             Ask::Put(_) => Some(written),
             Ask::PutIfAbsent(_) => state.is_none().then_some(written),
             Ask::PutIfVersion { version, .. } => state?.named(version, is_new).map(|_| written),
-            Ask::Delete => state.map(|_| None),
+            Ask::Delete | Ask::Forget => state.map(|_| None),
             Ask::Touch(tag) => {
                 let touched = |held| Held { root: Value::Number(tag), version: None, ..held };
                 state.map(|held| Some(touched(held)))

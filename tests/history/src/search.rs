@@ -20,7 +20,8 @@
 //! 1. The reported versions are a function of the operations in the order. So is the latest call
 //!    among them, which determines the optional operations that have expired. Neither needs to be
 //!    remembered with a configuration.
-//! 2. An optional operation changes the state, and is followed by an operation that depends on the
+//! 2. Neither does how often the store forgot: between two times there is a write in the order.
+//! 3. An optional operation changes the state, and is followed by an operation that depends on the
 //!    state. Otherwise the order would be valid without it.
 
 use std::collections::HashSet;
@@ -261,15 +262,17 @@ impl<'a> Search<'a> {
         let optional = n as usize >= self.must.len();
         let prepared = self.prepared(n);
         let (ask, called) = (prepared.step.ask, prepared.called);
-        let blind = matches!(ask, Ask::Put(_)) || (optional && ask == Ask::Delete);
+        let blind =
+            matches!(ask, Ask::Put(_)) || (optional && matches!(ask, Ask::Delete | Ask::Forget));
         if (self.place.after_optional && blind) || (optional && state == self.place.state) {
             return false;
         }
         for version in prepared.step.versions().into_iter().flatten() {
             self.told[version as usize] += 1;
         }
+        let repeats = ask == Ask::Forget;
         if optional {
-            self.taken[n as usize - self.must.len()] = true;
+            self.taken[n as usize - self.must.len()] = !repeats;
         } else {
             self.by_call.remove(n);
             self.by_return.remove(n);
@@ -277,7 +280,7 @@ impl<'a> Search<'a> {
         }
         self.place = Place {
             state,
-            print: self.place.print ^ bits_of(n as u64),
+            print: self.place.print ^ if repeats { 0 } else { bits_of(n as u64) },
             latest_call: self.place.latest_call.max(called),
             after_optional: optional,
         };

@@ -14,7 +14,7 @@
 //!    a DELETE, that had its effect by its return, if ever.
 //! 5. At the end it is certain that the history fails whether or not the operations of unknown
 //!    outcome took effect. Then those of them whose writes were not seen are dropped, except the
-//!    ends of remaining values: the remaining history fails too, for the same reason.
+//!    ends of remaining values and that the store may forget: the remaining history fails too, for the same reason.
 
 use std::collections::HashSet;
 
@@ -70,6 +70,7 @@ pub(crate) fn shrink_key(operations: &[Operation], budget: u64) -> Vec<Operation
     // The expiry of a value stays with the value, or with what touched it.
     left.retain(|operation| match operation.ask {
         Ask::Expire(value) => told.contains(&value),
+        Ask::Forget => true,
         _ => is_told(operation),
     });
     left

@@ -91,6 +91,7 @@ pub(crate) fn worded(operation: &Operation) -> (String, String) {
         Ask::PutIfVersion { version, value } => format!("put {value} if v{version}"),
         Ask::Delete => "delete".to_owned(),
         Ask::Expire(value) => format!("{value} expires"),
+        Ask::Forget => "the store may forget".to_owned(),
         Ask::Add(add) => format!("add {add}"),
         Ask::Append(piece) => format!("append {piece}"),
         Ask::Touch(tag) => format!("touch {tag}"),

@@ -189,6 +189,19 @@ fn put_if_version() {
     bad(&[put(1, 0, 1), refused(Some(101))]);
 }
 
+/// A store that forgets may miss, and may begin an ADD again; but nothing comes back.
+#[test]
+fn a_store_that_forgets_brings_nothing_back() {
+    let forgetting = |operations: &[Operation]| {
+        History::from(operations.to_vec()).forgetting().operations().to_vec()
+    };
+    let often = [put(1, 0, 1), nothing(2, 3), add(5, 4, 5, 0), nothing(6, 7), delete(false, 8, 9)];
+    good(&forgetting(&often));
+    bad(&forgetting(&[put(1, 0, 1), nothing(2, 3), get(1, 4, 5)]));
+    bad(&forgetting(&[put(1, 0, 1), put(2, 2, 3), get(1, 4, 5)]));
+    bad(&forgetting(&[put(1, 0, 1), delete(true, 2, 3), delete(true, 4, 5)]));
+}
+
 #[test]
 fn what_had_no_effect_had_none() {
     let refused = known(Ask::Put(1), 0, 1, Answer::NoEffect);

@@ -27,6 +27,8 @@ struct Plan {
     curt: u32,
     /// Whether there are only a few values, so that each has many writers.
     few_values: bool,
+    /// Whether the store forgets a value before every tenth operation.
+    forgets: bool,
 }
 
 /// A plan with operations that all stores have.
@@ -41,6 +43,7 @@ const PLAIN: Plan = Plan {
     updates: false,
     curt: 0,
     few_values: false,
+    forgets: false,
 };
 
 /// The store: a value and a version for each key.
@@ -85,7 +88,7 @@ impl Store {
                     Answer::Found(Some((value, version)))
                 }
             }
-            Ask::Expire(_) => unreachable!("nobody is told of it"),
+            Ask::Expire(_) | Ask::Forget => unreachable!("nobody is told of it"),
             Ask::Delete => Answer::Deleted(self.keys.remove(&key).is_some()),
             Ask::Add(add) => {
                 let before = held.map_or(0, |(value, _)| value);
@@ -137,6 +140,9 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
         let moment = 10 * (n as u64 + 1);
         let client = random.random_range(0..plan.clients);
         let key = random.random_range(0..plan.keys);
+        if plan.forgets && random.random_range(0..10) == 0 {
+            store.keys.remove(&random.random_range(0..plan.keys));
+        }
         let value = if plan.few_values { random.random_range(1..4) } else { n as u64 + 1 };
         let (adds, appends) = (2 * u32::from(plan.adds), 2 * u32::from(plan.appends));
         let touches = 2 * u32::from(plan.touches);
@@ -189,6 +195,12 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
     history
 }
 
+/// The same as a history to check.
+fn told_by(plan: Plan, seed: u64) -> History {
+    let history = History::from(history_of(plan, seed));
+    if plan.forgets { history.forgetting() } else { history }
+}
+
 /// Another answer of the same kind.
 fn corrupted(answer: Answer, random: &mut ChaCha8Rng, history: &[Operation]) -> Answer {
     let answers = history.iter().filter_map(|operation| match operation.outcome {
@@ -223,14 +235,14 @@ fn corrupted(answer: Answer, random: &mut ChaCha8Rng, history: &[Operation]) -> 
 fn plan(operations: usize) -> impl Strategy<Value = Plan> {
     let lost = prop_oneof![Just(0), Just(50), Just(300)];
     let curt = prop_oneof![Just(0), Just(30), Just(100)];
-    let kinds = (any::<[bool; 3]>(), any::<bool>(), curt, any::<bool>());
+    let kinds = (any::<[bool; 3]>(), any::<bool>(), curt, any::<[bool; 2]>());
     (1..=operations, 1..5_u32, 1..3_u64, lost, kinds).prop_map(
         |(
             operations,
             clients,
             keys,
             lost,
-            ([adds, appends, touches], updates, curt, few_values),
+            ([adds, appends, touches], updates, curt, [few_values, forgets]),
         )| Plan {
             operations,
             clients,
@@ -242,6 +254,7 @@ fn plan(operations: usize) -> impl Strategy<Value = Plan> {
             updates,
             curt,
             few_values,
+            forgets,
         },
     )
 }
@@ -257,14 +270,15 @@ proptest! {
     #[test]
     fn what_a_store_did_has_an_order(plan in plan(60), seed: u64) {
         let plan = Plan { lost: plan.lost.min(50), ..plan };
-        let verdict = check(&history_of(plan, seed).into(), BUDGET);
+        let verdict = check(&told_by(plan, seed), BUDGET);
         prop_assert!(verdict.is_linearizable(), "{verdict}");
     }
 
     /// The checker against the definition: every order of every choice of what happened.
     #[test]
     fn the_checker_agrees_with_the_definition(plan in plan(7), seed: u64) {
-        let mut history = history_of(Plan { keys: 1, ..plan }, seed);
+        let plan = Plan { keys: 1, ..plan };
+        let mut history = told_by(plan, seed).operations().to_vec();
         prop_assert!(definition::has_order(&history), "the store itself");
         let mut random = ChaCha8Rng::seed_from_u64(!seed);
         for _ in 0..3 {
@@ -281,7 +295,8 @@ proptest! {
     /// A shrunk history fails, and contains no operation that the whole one does not explain.
     #[test]
     fn what_is_left_of_a_failure_fails(plan in plan(40), seed: u64) {
-        let mut history = history_of(Plan { keys: 1, lost: plan.lost.min(50), ..plan }, seed);
+        let plan = Plan { keys: 1, lost: plan.lost.min(50), ..plan };
+        let mut history = told_by(plan, seed).operations().to_vec();
         let mut random = ChaCha8Rng::seed_from_u64(!seed);
         let at = random.random_range(0..history.len());
         if let Outcome::Known(answer) = history[at].outcome {
@@ -311,12 +326,14 @@ fn corruption_is_found_more_often_than_not() {
     assert!(found.count() > 120);
 }
 
-/// Eight clients, four keys; and clients that die again and again.
+/// Eight clients, four keys; clients that die again and again; and a store that forgets.
 #[test]
 fn long_histories_are_quickly_checked() {
-    for (operations, clients, lost) in [(20_000, 8, 0), (20_000, 8, 10), (20_000, 24, 10)] {
-        let plan = Plan { operations, clients, keys: 4, lost, ..PLAIN };
-        let history = History::from(history_of(plan, 1));
+    let plans = [(8, 0, false), (8, 10, false), (24, 10, false), (8, 10, true), (24, 10, true)];
+    for (clients, lost, forgets) in plans {
+        let operations = 20_000;
+        let plan = Plan { operations, clients, keys: 4, lost, forgets, ..PLAIN };
+        let history = told_by(plan, 1);
         let begun = std::time::Instant::now();
         let verdict = check(&history, BUDGET);
         println!("{operations} operations, {clients} clients, {lost} lost: {:?}", begun.elapsed());

@@ -43,7 +43,7 @@ pub async fn ask(
         }
         Ask::Delete => Answer::Deleted(client.delete(key).await?),
         Ask::Add(add) => Answer::Before(client.fetch_add(key, add).await?),
-        Ask::Update(_) | Ask::Expire(_) => unreachable!("not every client has them"),
+        Ask::Update(_) | Ask::Expire(_) | Ask::Forget => unreachable!("not every client has them"),
     })
 }
 

@@ -84,9 +84,8 @@ impl Report {
 ///
 /// # Errors
 /// The violation, with the history that shows it.
-pub fn judge(operations: Vec<Operation>, budget: u64) -> Result<(), String> {
-    let history = History::from(operations);
-    match check(&history, budget) {
+pub fn judge(history: &History, budget: u64) -> Result<(), String> {
+    match check(history, budget) {
         Verdict::Linearizable => Ok(()),
         Verdict::Exhausted { key } => Err(format!("key {key}: {BUDGET_SPENT}")),
         Verdict::Violation(violation) => {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use loch_engines::Kv;
 use loch_fabric::RegionId;
 use loch_fabric::sim::{Faults, World};
-use loch_history::{Answer, Operation, Outcome};
+use loch_history::{Answer, History, Operation, Outcome};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -149,11 +149,11 @@ impl Run {
         report.count(&operations);
         (report.freed, report.expired) = (cluster.freed(), cluster.expired());
         operations.extend(notes.expiries.take());
+        let mut history = History::from(operations);
         if setting.table.options.evicts {
-            let evictions: Vec<_> = operations.iter().filter_map(Operation::eviction).collect();
-            operations.extend(evictions);
+            history = history.forgetting();
         }
-        judge(operations, SEARCH_BUDGET).map_err(told)?;
+        judge(&history, SEARCH_BUDGET).map_err(told)?;
         Ok(report)
     }
 

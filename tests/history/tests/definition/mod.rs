@@ -27,7 +27,8 @@ fn extend(history: &[Operation], order: &mut Vec<usize>) -> bool {
     }
     for n in 0..history.len() {
         let without_effect = history[n].outcome == Outcome::Known(Answer::NoEffect);
-        if order.contains(&n) || without_effect {
+        let used = order.contains(&n) && history[n].ask != Ask::Forget;
+        if used || without_effect {
             continue;
         }
         order.push(n);
@@ -160,7 +161,7 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
             *state = plain(value, None);
             fits
         }
-        (Ask::Delete, None) => state.take().is_some(),
+        (Ask::Delete | Ask::Forget, None) => state.take().is_some(),
         (Ask::Expire(value), None) => state.take_if(|(.., root)| *root == value).is_some(),
         (Ask::Add(add), None) => {
             *state = plain(state.map_or(0, |(value, ..)| value).wrapping_add(add), None);

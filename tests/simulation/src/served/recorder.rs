@@ -1,18 +1,4 @@
 //! The calls and answers of a run, and whether they are linearizable.
-//!
-//! # The freedom of a cache
-//! In a cache a value can disappear by itself. That is a DELETE that no client called. A history is
-//! therefore checked with **phantoms**: for each operation that found no value of its key, or may
-//! have found none, a DELETE of unknown outcome, which may have taken effect at any moment, or
-//! never.
-//!
-//! That is sound: an order in which some phantoms took effect is one in which the key's value
-//! disappeared at these moments, and all answers fit. And it is complete: in any order with
-//! disappearances, each disappearance can be delayed until just before the first operation that
-//! depends on it. If that operation finds no value, its own phantom is the disappearance. If it
-//! replaces the value, the disappearance is not needed. And no operation that finds a value comes
-//! in between. So one phantom for each operation that can find no value is enough. A hit of a value
-//! that was overwritten or deleted is still a violation: phantoms bring no value back.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -123,7 +109,9 @@ impl Recorder {
     /// Records that a key's value is lost now, if it had one.
     pub fn lost(&self, key: u64) {
         let now = self.world.now_ns();
-        let loss = unasked_delete(key, now, Outcome::UnknownUntil(now));
+        let (client, outcome) = (u32::MAX, Outcome::UnknownUntil(now));
+        let (called, returned) = (now, u64::MAX);
+        let loss = Operation { client, key, ask: Ask::Delete, called, returned, outcome };
         self.losses.borrow_mut().push(loss);
     }
 
@@ -174,37 +162,11 @@ impl Recorder {
         let mut operations = self.operations.take();
         report.count(&operations);
         operations.append(&mut self.losses.borrow_mut());
+        let mut history = History::from(operations);
         if evicts {
-            let strictly = check(&History::from(operations.clone()), SEARCH_BUDGET);
-            report.lossy = u64::from(!strictly.is_linearizable());
-            let misses = operations.iter().filter(|operation| may_have_missed(operation));
-            let phantoms: Vec<_> =
-                misses.map(|miss| unasked_delete(miss.key, 0, Outcome::Unknown)).collect();
-            operations.extend(phantoms);
+            report.lossy = u64::from(!check(&history, SEARCH_BUDGET).is_linearizable());
+            history = history.forgetting();
         }
-        judge(operations, SEARCH_BUDGET)
+        judge(&history, SEARCH_BUDGET)
     }
-}
-
-/// Whether the operation found no value, or may have found none.
-fn may_have_missed(operation: &Operation) -> bool {
-    match operation.outcome {
-        _ if operation.client == u32::MAX && operation.ask == Ask::Delete => false,
-        Outcome::Known(
-            Answer::Found(None)
-            | Answer::Deleted(false)
-            | Answer::Refused(None)
-            | Answer::Before(0),
-        ) => true,
-        Outcome::Known(Answer::Stored(_)) => {
-            matches!(operation.ask, Ask::PutIfAbsent(_) | Ask::Append(_))
-        }
-        Outcome::Known(_) => false,
-        _ => matches!(operation.ask, Ask::PutIfAbsent(_) | Ask::Add(_) | Ask::Append(_)),
-    }
-}
-
-/// A DELETE that no client called.
-fn unasked_delete(key: u64, called: u64, outcome: Outcome) -> Operation {
-    Operation { client: u32::MAX, key, ask: Ask::Delete, called, returned: u64::MAX, outcome }
 }
