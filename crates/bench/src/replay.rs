@@ -12,7 +12,7 @@
 //! the keys alike.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -59,7 +59,7 @@ pub fn resolve(spec: Spec) -> Result<Spec, BenchError> {
         records: replay.keys,
         value_size: longest.max(1) as usize,
         stop: match spec.stop {
-            Stop::Ops(ops) => Stop::Ops(ops),
+            Stop::Ops(ops) => Stop::Ops(ops.min(replay.requests)),
             Stop::Seconds(_) => Stop::Ops(replay.requests),
         },
         replay: Some(replay),
@@ -110,8 +110,8 @@ impl Requests {
 /// Reads a file, or says what is wrong with it and where.
 fn read(path: &Path) -> Result<Requests, String> {
     let unread = |error: io::Error| format!("it cannot be read: {error}");
-    let file = File::open(path).map_err(unread)?;
-    if !file.metadata().map_err(unread)?.is_file() {
+    // It is looked at before it is opened: opening a pipe waits for the pipe's other end.
+    if !fs::metadata(path).map_err(unread)?.is_file() {
         return Err("it is not a file: it is read several times, so write it to one".into());
     }
     parse(BufReader::new(file))
@@ -295,6 +295,11 @@ mod tests {
         let error = read(Path::new("/nowhere/at/all.csv")).unwrap_err();
         assert!(error.contains("cannot be read"), "{error}");
         assert!(read(Path::new("/dev/null")).unwrap_err().contains("not a file"));
+        // A pipe that nobody writes to: opening it would wait for ever.
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+        assert!(read(&pipe).unwrap_err().contains("not a file"));
     }
 
     proptest! {
