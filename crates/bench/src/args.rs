@@ -60,7 +60,8 @@ pub struct BenchArgs {
     /// A line `key,size` for each request, or libCacheSim's oracleGeneral. Also give --eviction
     /// sieve and --memory. Of C clients each replays every C-th request
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "records", "value_size", "reads", "dist", "seconds", "rate", "attach",
+        "records", "value_size", "reads", "dist", "seconds", "rate", "seed", "attach",
+        "attached_table", "load",
     ])]
     pub trace: Option<PathBuf>,
     /// The workload
@@ -357,10 +358,11 @@ fn check_attached(spec: &Spec) -> Result<(), BenchError> {
             "--attach measures nodes that run, and --fabric sim simulates them: drop one",
         ));
     }
-    if spec.encrypt {
-        return Err(BenchError::usage(
-            "--encrypt: with --attach, the configurations of the running nodes say that: drop it",
-        ));
+    let of_nodes = [("--encrypt", spec.encrypt), ("--eviction", spec.is_cache())];
+    if let Some((option, _)) = of_nodes.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(BenchError::usage(format!(
+            "{option}: with --attach, the configurations of the running nodes say that: drop it"
+        )));
     }
     if spec.engines.len() != 1 {
         return Err(BenchError::usage(

@@ -76,8 +76,8 @@ pub struct TableOptions {
     #[arg(long, value_name = "N", requires = "memory", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub index_slots: Option<u64>,
-    /// Share of the index's slots that the records fill
-    #[arg(long, value_name = "PERCENT", default_value_t = 75)]
+    /// Share of the index's slots that the records fill, without --memory
+    #[arg(long, value_name = "PERCENT", default_value_t = 75, conflicts_with = "memory")]
     #[arg(hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=95))]
     pub index_fill: u8,
 }
@@ -119,7 +119,7 @@ pub struct AttachOptions {
     #[arg(long, value_name = "SOCKET")]
     #[arg(conflicts_with_all = [
         "nodes", "peer", "profile", "filter_bits", "cache", "multi_read", "previous_versions",
-        "batched_reads", "checksums", "ways", "bucket_slots", "eviction", "memory", "index_slots",
+        "batched_reads", "checksums", "ways", "bucket_slots", "memory", "index_slots",
         "index_fill",
     ])]
     pub attach: Option<PathBuf>,

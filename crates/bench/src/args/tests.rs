@@ -80,6 +80,10 @@ fn errors_name_the_option_and_the_way_out() {
         ("--trace t --eviction sieve --memory 1MiB --fabric sim", "--trace", "--fabric sim"),
         ("--trace t.csv --records 5", "--trace", "--records"),
         ("--trace t.csv --seconds 5", "--trace", "--seconds"),
+        ("--trace t.csv --seed 5", "--trace", "--seed"),
+        ("--trace t.csv --table t", "--trace", "--table"),
+        ("--trace t.csv --load no", "--trace", "--load"),
+        ("--memory 64MiB --index-fill 5", "--memory", "--index-fill"),
         ("--far on", "--far", "--fabric tcp"),
         ("--far on --fabric sim", "--far", "--fabric tcp"),
     ] {
@@ -129,6 +133,7 @@ fn a_running_cluster_is_what_it_is() {
         ("--cache on", "--cache"),
         ("--ways 3", "--ways"),
         ("--index-fill 50", "--index-fill"),
+        ("--eviction sieve", "the running nodes say that"),
         ("--fabric sim", "--fabric sim"),
         ("--key-size 15", "--key-size"),
         ("--engine none", "--engine"),
@@ -185,8 +190,8 @@ fn workers_are_simulated_and_client_hosts_are_herds() {
 fn every_switch_can_be_turned() {
     let options = spec(
         "--filter-bits off --cache on --cache-lines 64 --cache-entry-max 32KiB --multi-read off --previous-versions off --batched-reads on \
-         --checksums on --engine nessie-published --ways 2 --bucket-slots 1 --index-fill 50 \
-         --eviction sieve --memory 64MiB --index-slots 4096",
+         --checksums on --engine nessie-published --ways 2 --bucket-slots 1 \
+         --memory 64MiB --index-slots 4096",
     );
     let expected = TableOptions {
         filter_bits: Switch::Off,
@@ -199,12 +204,14 @@ fn every_switch_can_be_turned() {
         checksums: Switch::On,
         ways: 2,
         bucket_slots: Some(1),
-        eviction: Eviction::Sieve,
+        eviction: Eviction::None,
         memory: Some(ByteSize::new(64 << 20)),
         index_slots: Some(4096),
-        index_fill: 50,
+        index_fill: 75,
     };
     assert_eq!(options.unwrap().table, expected);
+    assert_eq!(spec("--index-fill 50").unwrap().table.index_fill, 50);
+    assert_eq!(spec("--eviction sieve").unwrap().table.eviction, Eviction::Sieve);
     for wrong in
         ["--bucket-slots 5", "--eviction lru", "--ways 5", "--cache maybe", "--index-fill 96"]
     {
