@@ -172,7 +172,7 @@ impl BenchArgs {
     pub fn spec(self) -> Result<Spec, BenchError> {
         let engines = engines(&self.engine)?;
         let capabilities: Vec<_> = engines.iter().map(|engine| engine.capabilities()).collect();
-        let replay = self.trace.map(|file| Replay { file, requests: 0, keys: 0, value_bytes: 0 });
+        let replay = self.trace.map(|file| Replay { file, ..Replay::default() });
         let mut workload = self.workload;
         if replay.is_some() {
             workload.lanes.get_or_insert(1);

@@ -6,12 +6,13 @@ use loch_engines::limits::NODES_MAX;
 use crate::error::BenchError;
 use crate::options::{Replay, Switch};
 use crate::spec::Spec;
-use crate::system::{Capabilities, Fabric, Peer};
+use crate::system::{Capabilities, Engine, Fabric, Peer};
 
 /// Checks the switches of the table.
 ///
 /// # Errors
-/// [`BenchError::Usage`] for a switch that no system has.
+/// [`BenchError::Usage`] for a switch that no system has, and for a policy of eviction that one of
+/// them does not have.
 pub fn check_table(spec: &Spec, systems: &[Capabilities]) -> Result<(), BenchError> {
     let has_them = systems.iter().any(|system| system.keeps_previous_versions);
     if spec.table.previous_versions == Switch::Off && !has_them {
@@ -19,6 +20,16 @@ pub fn check_table(spec: &Spec, systems: &[Capabilities]) -> Result<(), BenchErr
             "--previous-versions: none of these engines has any: add --engine nessie-published, or \
              drop it",
         ));
+    }
+    if let Some(other) = systems.iter().find(|system| spec.is_cache() && !system.evicts) {
+        let evict = Engine::all().map(Engine::capabilities).filter(|engine| engine.evicts);
+        let evict: Vec<_> = evict.map(|engine| engine.name).collect();
+        return Err(BenchError::usage(format!(
+            "--eviction sieve: {} has no tables with that policy, {} have: measure one of these, or \
+             drop --eviction",
+            other.name,
+            evict.join(", ")
+        )));
     }
     Ok(())
 }

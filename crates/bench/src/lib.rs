@@ -72,6 +72,7 @@ pub fn run(args: BenchArgs) -> Result<(), BenchError> {
     let spec = replay::resolve(target::loch::resolve(args.spec()?)?)?;
     if spec.attach.is_none() {
         memory::check_data(&spec)?;
+        spec.engines.iter().try_for_each(|engine| target::loch::check_run(*engine, &spec))?;
     }
     run_systems(&spec, &systems_of(&spec))
 }

@@ -98,7 +98,7 @@ pub const TABLE: &str = "bench";
 pub const KEY_PREFIX: &[u8; 8] = b"~bench~:";
 
 /// A file of requests that is replayed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replay {
     /// The file.
     pub file: PathBuf,
@@ -108,6 +108,8 @@ pub struct Replay {
     pub keys: u64,
     /// Bytes of the values of all of its keys: of each key the first one.
     pub value_bytes: u64,
+    /// The line or record of the longest value.
+    pub longest: String,
 }
 
 /// A running cluster. The bench does not choose its nodes and the switches of its table.

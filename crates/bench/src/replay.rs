@@ -43,7 +43,7 @@ pub fn resolve(spec: Spec) -> Result<Spec, BenchError> {
     let Some(replay) = &spec.replay else { return Ok(spec) };
     let of_file =
         |problem| BenchError::usage(format!("--trace {}: {problem}", replay.file.display()));
-    let Requests { all, sizes } = read(&replay.file).map_err(of_file)?;
+    let Requests { all, sizes, longest } = read(&replay.file).map_err(of_file)?;
     if (all.len() as u64) < u64::from(spec.clients) {
         let requests = all.len();
         return Err(of_file(format!("{} clients share its {requests} requests", spec.clients)));
@@ -53,11 +53,11 @@ pub fn resolve(spec: Spec) -> Result<Spec, BenchError> {
         requests: all.len() as u64,
         keys: sizes.len() as u64,
         value_bytes: sizes.iter().copied().map(u64::from).sum(),
+        longest: longest.place,
     };
-    let longest = all.iter().map(|request| request.size).max().unwrap_or_default();
     Ok(Spec {
         records: replay.keys,
-        value_size: longest.max(1) as usize,
+        value_size: longest.size.max(1) as usize,
         stop: match spec.stop {
             Stop::Ops(ops) => Stop::Ops(ops.min(replay.requests)),
             Stop::Seconds(_) => Stop::Ops(replay.requests),
@@ -73,7 +73,7 @@ pub fn resolve(spec: Spec) -> Result<Spec, BenchError> {
 /// [`BenchError::Usage`] if the file is not what it was when the run began.
 pub fn trace(replay: &Replay, client: u32, clients: u32) -> Result<Trace, BenchError> {
     let of_file = |problem| BenchError::usage(format!("{}: {problem}", replay.file.display()));
-    let Requests { all, sizes } = read(&replay.file).map_err(of_file)?;
+    let Requests { all, sizes, .. } = read(&replay.file).map_err(of_file)?;
     if (all.len() as u64, sizes.len() as u64) != (replay.requests, replay.keys) {
         return Err(of_file("it was changed since the run began".into()));
     }
@@ -87,11 +87,25 @@ struct Requests {
     all: Vec<Request>,
     /// Bytes of the first value of each key.
     sizes: Vec<u32>,
+    longest: Longest,
+}
+
+/// The first of the longest values of a file.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Longest {
+    size: u32,
+    /// Its line or record; empty if there are no values yet.
+    place: String,
 }
 
 impl Requests {
     /// Adds a request of the key with this number, which the key has if it is `None` yet.
-    fn add(&mut self, known: Option<u32>, size: u64) -> Result<u32, String> {
+    fn add(
+        &mut self,
+        known: Option<u32>,
+        size: u64,
+        place: impl Fn() -> String,
+    ) -> Result<u32, String> {
         let size = u32::try_from(size).ok().filter(|size| *size as usize <= VALUE_SIZE_MAX);
         let size = size.ok_or_else(|| format!("values have up to {VALUE_SIZE_MAX} bytes"))?;
         let record = match known {
@@ -102,6 +116,9 @@ impl Requests {
                 next.map_err(|_| "files with up to 2^32 keys are replayed".to_string())?
             }
         };
+        if self.all.is_empty() || size > self.longest.size {
+            self.longest = Longest { size, place: place() };
+        }
         self.all.push(Request { record, size });
         Ok(record)
     }
@@ -114,7 +131,7 @@ fn read(path: &Path) -> Result<Requests, String> {
     if !fs::metadata(path).map_err(unread)?.is_file() {
         return Err("it is not a file: it is read several times, so write it to one".into());
     }
-    parse(BufReader::new(file))
+    parse(BufReader::new(File::open(path).map_err(unread)?))
 }
 
 fn parse(mut file: impl BufRead) -> Result<Requests, String> {
@@ -142,7 +159,8 @@ fn parse_lines(mut file: impl BufRead) -> Result<Requests, String> {
         if bytes == 0 {
             break;
         }
-        let at = |problem: String| format!("line {number}: {problem}");
+        let place = || format!("line {number}");
+        let at = |problem: String| format!("{}: {problem}", place());
         if bytes as u64 == most {
             return Err(at(format!("it has more than {LINE_BYTES_MAX} bytes: write key,size")));
         }
@@ -157,7 +175,7 @@ fn parse_lines(mut file: impl BufRead) -> Result<Requests, String> {
         }
         let (key, size) = fields(text).map_err(at)?;
         let known = records.get(key).copied();
-        let record = requests.add(known, size).map_err(at)?;
+        let record = requests.add(known, size, place).map_err(at)?;
         if known.is_none() {
             records.insert(key.into(), record);
         }
@@ -201,8 +219,9 @@ fn parse_records(mut file: impl Read) -> Result<Requests, String> {
         let (size, _) = rest.split_first_chunk().expect("8 bytes are left");
         let (object, size) = (u64::from_le_bytes(*object), u32::from_le_bytes(*size));
         let known = records.get(&object).copied();
-        let at = |problem| format!("record {number}: a value of {size} bytes: {problem}");
-        let record = requests.add(known, size.into()).map_err(at)?;
+        let place = || format!("record {number}");
+        let at = |problem| format!("{}: a value of {size} bytes: {problem}", place());
+        let record = requests.add(known, size.into(), place).map_err(at)?;
         if known.is_none() {
             records.insert(object, record);
         }
@@ -246,7 +265,8 @@ mod tests {
     fn keys_are_numbered_by_their_first_lines_and_may_have_commas() {
         let text = b"key,size\na,10\r\n\nb,c,0\na,12\n b , 7\nb,c,1";
         let all = [(0, 10), (1, 0), (0, 12), (2, 7), (1, 1)].map(|(key, size)| request(key, size));
-        let requests = Requests { all: all.to_vec(), sizes: vec![10, 0, 7] };
+        let longest = Longest { size: 12, place: "line 5".into() };
+        let requests = Requests { all: all.to_vec(), sizes: vec![10, 0, 7], longest };
         for text in [&text[..], &[BYTE_ORDER_MARK, text].concat()] {
             assert_eq!(parse(text).unwrap(), requests);
         }
@@ -262,6 +282,7 @@ mod tests {
         let bytes = [record(9, 100), record(u64::MAX, 5), record(9, 100)].concat();
         let requests = parse(&bytes[..]).unwrap();
         assert_eq!(requests.all, [request(0, 100), request(1, 5), request(0, 100)]);
+        assert_eq!(requests.longest, Longest { size: 100, place: "record 1".into() });
         let cut = parse(&bytes[..bytes.len() - 1]).unwrap_err();
         assert!(cut.contains("record 3") && cut.contains("23 bytes"), "{cut}");
         let long = parse(&record(1, u32::MAX)[..]).unwrap_err();

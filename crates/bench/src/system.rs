@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use loch::TableProtocol;
+use loch::{TableConfig, TableProtocol};
 use loch_engines::engine::Needs;
 use loch_engines::nessie;
 use loch_engines::registry::EngineId;
@@ -15,6 +15,8 @@ use loch_engines::room::Room;
 use loch_fabric::sim::Profile;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::options::TABLE;
 
 /// An engine of Loch; nessie also with the published protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +100,8 @@ pub struct Capabilities {
     pub packs_operations: bool,
     /// Its GETs can take a previous version.
     pub keeps_previous_versions: bool,
+    /// Its tables can have a policy of eviction.
+    pub evicts: bool,
 }
 
 impl Engine {
@@ -134,6 +138,7 @@ impl Engine {
             lets_clients_be_apart: needs.unreliable_writes,
             packs_operations: self.packs_operations(),
             keeps_previous_versions: self.is_published(),
+            evicts: self.evicts(),
         }
     }
 
@@ -177,6 +182,12 @@ impl Engine {
     /// Whether its nodes have workers.
     pub fn serves(self) -> bool {
         self.needs().workers
+    }
+
+    /// Whether its tables can have a policy of eviction.
+    fn evicts(self) -> bool {
+        let mut table = TableConfig::new(TABLE, self.options());
+        table.set("eviction", "sieve").is_ok() && table.engine.plan(&ROOM).is_ok()
     }
 
     /// Whether its clients pack operations: workers that compute get them in packets.

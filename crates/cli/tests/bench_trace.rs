@@ -144,12 +144,15 @@ fn files_that_cannot_be_replayed_are_refused_by_line() {
     let dir = TempDir::new().expect("a temporary directory");
     let path = dir.path().join("bad.csv");
     std::fs::write(&path, "user:1,10\nuser:2\n").expect("a temporary file can be written");
+    let long = dir.path().join("long.csv");
+    std::fs::write(&long, "key,size\na,1\nb,9000000\nc,9000000\n").expect("as before");
     let cache = "--eviction sieve --memory 16MiB";
     for (line, said) in [
         (format!("--trace {} {cache}", path.display()), "line 2"),
         (format!("--trace {}/none.csv {cache}", dir.path().display()), "none.csv"),
         (format!("--trace {} {cache}", dir.path().display()), "not a file"),
         (format!("--trace {}", path.display()), "--eviction sieve"),
+        (format!("--trace {} --eviction sieve --memory 8MiB", long.display()), "bytes: line 3"),
     ] {
         let output = bench(&line);
         let stderr = String::from_utf8_lossy(&output.stderr);

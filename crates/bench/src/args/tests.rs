@@ -75,6 +75,8 @@ fn errors_name_the_option_and_the_way_out() {
         ("--rate 0 --ops 10", "--rate", "--seconds"),
         ("--index-slots 64", "--index-slots", "--memory"),
         ("--peer redis-lfu", "--peer", "--eviction sieve"),
+        ("--engine herd,nessie --eviction sieve", "herd has no tables", "nessie-server"),
+        ("--engine nessie-published --eviction sieve", "nessie-published has", "nessie-server"),
         ("--trace t.csv", "--trace", "--memory 64MiB"),
         ("--trace t.csv --eviction sieve", "--trace", "--memory 64MiB"),
         ("--trace t --eviction sieve --memory 1MiB --fabric sim", "--trace", "--fabric sim"),

@@ -49,6 +49,7 @@ impl BaselineName {
             lets_clients_be_apart: self != BaselineName::PilafVo,
             packs_operations: false,
             keeps_previous_versions: false,
+            evicts: false,
         }
     }
 }

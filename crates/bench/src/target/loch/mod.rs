@@ -40,6 +40,15 @@ use crate::system::{Engine, Fabric};
 pub use self::attached::resolve;
 pub use self::available::engine_names;
 
+/// Checks that an engine can be measured in this run, before anything starts.
+///
+/// # Errors
+/// Why it cannot.
+pub fn check_run(engine: Engine, spec: &Spec) -> Result<()> {
+    check(engine, spec.fabric)?;
+    plan::check(engine, spec)
+}
+
 impl System for Engine {
     fn name(&self) -> &'static str {
         Engine::name(*self)

@@ -50,12 +50,8 @@ impl Nodes {
         };
         let dir = memory_dir().map_err(failed)?;
         let mut configs = plan::node_configs(engine, spec, dir.path())?;
-        let network = match spec.fabric {
-            Fabric::Shm | Fabric::Sim => None,
-            Fabric::Tcp => Some(FabricKind::Tcp),
-            Fabric::Verbs => Some(FabricKind::Verbs),
-        };
-        if let Some(fabric) = network {
+        let fabric = plan::fabric_kind(spec.fabric);
+        if fabric != FabricKind::Shm {
             network::join(&mut configs, fabric, dir.path()).map_err(failed)?;
             configs.iter_mut().for_each(|config| config.encrypt = spec.encrypt);
         }

@@ -21,9 +21,9 @@ use loch_engines::room::Room as TableRoom;
 use loch_fabric::{RegionId, RemoteAddr};
 
 use crate::error::TargetError;
-use crate::options::{Eviction, TABLE};
+use crate::options::{Eviction, Replay, TABLE};
 use crate::spec::Spec;
-use crate::system::Engine;
+use crate::system::{Engine, Fabric};
 use crate::target::Result;
 
 /// Head-room, in percent of the data: for one client, which finds all entries that it retires, and
@@ -53,6 +53,50 @@ const WINDOW_VALUE_BYTES_MAX: usize = 4 << 10;
 const WINDOW_MIN: usize = 8;
 /// Slabs of its own that a client has begun and not filled.
 const OPEN_SLABS: u64 = 2;
+
+/// Checks that nodes can have the table of a run, before anything starts.
+///
+/// # Errors
+/// [`TargetError::Impossible`] names the engine.
+pub fn check(engine: Engine, spec: &Spec) -> Result<()> {
+    let config = match spec.fabric {
+        Fabric::Sim => simulated_config(engine, spec)?,
+        _ => NodeConfig {
+            fabric: fabric_kind(spec.fabric),
+            ..node_configs(engine, spec, Path::new("/"))?.swap_remove(0)
+        },
+    };
+    config.check_tables().map_err(|error| impossible(engine, spec, error))
+}
+
+/// The fabric of real nodes.
+pub fn fabric_kind(fabric: Fabric) -> FabricKind {
+    match fabric {
+        Fabric::Shm | Fabric::Sim => FabricKind::Shm,
+        Fabric::Tcp => FabricKind::Tcp,
+        Fabric::Verbs => FabricKind::Verbs,
+    }
+}
+
+/// The error for a table that cannot be. A replayed file says how long its values are, so the error
+/// says where the longest one is.
+fn impossible(engine: Engine, spec: &Spec, error: loch::Error) -> TargetError {
+    let problem = match error {
+        loch::Error::Config { problem, .. } => problem,
+        other => other.to_string(),
+    };
+    let longest = spec.replay.as_ref().map(|Replay { file, longest, .. }| {
+        let (file, bytes) = (file.display(), spec.value_size);
+        format!("; the longest value of {file} has {bytes} bytes: {longest}")
+    });
+    let memory = spec.table.memory.map(|memory| format!(", --memory {memory}"));
+    TargetError::Impossible(format!(
+        "--engine {}{}: {problem}{}",
+        engine.name(),
+        memory.unwrap_or_default(),
+        longest.unwrap_or_default()
+    ))
+}
 
 /// The configurations of all nodes, whose files lie in `dir`.
 pub fn node_configs(engine: Engine, spec: &Spec, dir: &Path) -> Result<Vec<NodeConfig>> {
@@ -146,19 +190,18 @@ fn config(
         ..TableConfig::new(TABLE, engine.options())
     };
     let (mut table, is_tuned) = declare(engine, spec, common, index_slots)
-        .map_err(|error| TargetError::Impossible(error.to_string()))?;
+        .map_err(|error| impossible(engine, spec, error))?;
     let map = map_with_room_enough(&table, spec, sessions);
-    let table_bytes = match spec.table.memory {
+    let is_nessies = map.as_ref().is_some_and(|map| map.nessie().is_some());
+    let table_bytes = table_bytes(index_slots, data_bytes);
+    let values = match spec.table.memory {
+        // Memory that was declared is what the table has, and no more.
         Some(memory) => memory.bytes(),
-        None => table_bytes(index_slots, data_bytes),
-    };
-    let values = match map.as_ref().is_some_and(|map| map.nessie().is_some()) {
-        true => table_bytes,
-        false if is_tuned => tuned_bytes_a_node(spec, room),
-        false => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
+        None if is_nessies => table_bytes,
+        None if is_tuned => tuned_bytes_a_node(spec, room),
+        None => table_bytes.saturating_mul(OWN_LAYOUT_TIMES),
     };
     let requests = map.map_or(0, |map| map.request_bytes());
-    // Memory that was declared is what the table has, and no more.
     table.memory = spec.table.memory.map(|_| ByteSize::new(values.max(requests) + requests));
     let memory = tables_offset(sessions.of_node + 1)
         + requests
@@ -419,6 +462,41 @@ mod tests {
         let refused = node_configs("herd".parse().unwrap(), &spec(line).unwrap(), Path::new("/d"));
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("--value-size 960") && refused.contains("968"), "{refused}");
+    }
+
+    /// The node said it, and the bench that the node did not start, after other engines had been
+    /// measured.
+    #[test]
+    fn a_table_that_cannot_be_is_refused_before_anything_starts() {
+        let refused = |engine: &str, line: &str| {
+            let spec = spec(line).unwrap();
+            check(engine.parse().unwrap(), &spec).unwrap_err().to_string()
+        };
+        for (engine, line, words) in [
+            ("nessie", "--memory 1KiB", ["--engine nessie, --memory 1KiB", "give it more memory"]),
+            ("nessie", "--bucket-slots 3", ["--engine nessie: ", "it may be 1, 2 or 4"]),
+            (
+                "nessie",
+                "--eviction sieve --memory 16MiB --bucket-slots 4",
+                ["a table of 16777216 bytes", "it may be 1 or 3, because the table evicts"],
+            ),
+            (
+                "nessie-hybrid",
+                "--fabric tcp --eviction sieve",
+                ["--engine nessie-hybrid", "over a network"],
+            ),
+        ] {
+            let error = refused(engine, line);
+            assert!(words.iter().all(|word| error.contains(word)), "{line}: {error}");
+        }
+        for engine in Engine::all() {
+            // Tables of the published protocol are not served over a network.
+            let fabrics = ["shm", "sim", "tcp"].into_iter();
+            for fabric in fabrics.filter(|fabric| !engine.is_published() || *fabric != "tcp") {
+                let checked = check(engine, &spec(&format!("--fabric {fabric}")).unwrap());
+                assert!(checked.is_ok(), "{} {fabric}: {checked:?}", engine.name());
+            }
+        }
     }
 
     #[test]
