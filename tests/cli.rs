@@ -616,6 +616,39 @@ fn stats_tell_what_there_is() {
     }
 }
 
+/// Tables of herd said that they do not evict, and that nothing was evicted.
+#[test]
+fn stats_tell_which_tables_forget_and_count_only_what_is_known() {
+    let dir = private_dir();
+    let file = dir.path().join("n.toml");
+    let tables = [
+        ("herd", "engine = \"herd\"", true, None),
+        ("store", "engine = \"herd\"\nmode = \"store\"", false, Some(0)),
+        ("sieve", "eviction = \"sieve\"", true, Some(0)),
+        ("plain", "", false, Some(0)),
+    ];
+    let declared = tables.map(|(name, options, ..)| {
+        format!("[[table]]\nname = \"{name}\"\nmemory = \"8MiB\"\n{options}\n")
+    });
+    fs::write(&file, format!("memory = \"64MiB\"\n{}", declared.concat())).expect("written");
+    let config = file.to_str().expect("text");
+    let node = Node::start(dir.path(), "n", &["--config", config]);
+    let stats = node.loch(&["stats", "--json"]).expect(0, &[]).json();
+    let words = node.loch(&["stats"]);
+    for (at, (name, _, evicts, counted)) in tables.into_iter().enumerate() {
+        let table = &stats["tables"][at];
+        assert_eq!((&table["name"], &table["evicts"]), (&name.into(), &evicts.into()));
+        for field in ["evicted", "expired"] {
+            assert_eq!(table[field].as_u64(), counted, "{field} of {name}: {table}");
+        }
+        let words = words.expect(0, &[]).text();
+        let line = words.lines().find(|line| line.starts_with(&format!("table {name:?}: ")));
+        let line = line.unwrap_or_else(|| panic!("{name}: {words}"));
+        assert_eq!(line.contains(", a cache"), evicts, "{line}");
+        assert_eq!(line.contains("values evicted: 0"), name == "sieve", "{line}");
+    }
+}
+
 #[test]
 fn a_check_of_what_is_well_is_clean() {
     let dir = private_dir();

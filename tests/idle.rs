@@ -257,7 +257,7 @@ fn what_has_expired_gives_its_memory_back_by_itself() {
     assert_eq!(left, (10_000, 10_000), "all others stay");
     let stats = node.loch(&["stats"]);
     let stats = stats.text();
-    assert!(stats.contains("0 values evicted, 10000 expired and removed"), "{stats}");
+    assert!(stats.contains("values evicted: 0, expired and removed: 10000"), "{stats}");
     assert_eq!(node.loch(&["check"]).code, Some(0));
     // What is left will expire, so the node looks at it now and then.
     let before = effort(node.process.pid()).cpu;

@@ -127,6 +127,12 @@ pub trait Engine: 'static {
 
     /// How large the table is over all nodes.
     fn sizes(map: &Self::Map) -> Sizes;
+
+    /// Whether a full table makes room for a new value by removing others. It is not asked of
+    /// tables of nessie's layout, whose shape has it.
+    fn evicts(_: &Self::Map) -> bool {
+        false
+    }
 }
 
 /// The workers of an engine's tables. Of an engine without workers only [`Workers::shared`] says

@@ -199,6 +199,16 @@ macro_rules! engines {
                     $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::sizes(map),)*
                 }
             }
+
+            /// Whether a full table makes room for a new value by removing others.
+            pub fn evicts(&self) -> bool {
+                if let Some(map) = self.nessie() {
+                    return map.shape.options.evicts;
+                }
+                match self {
+                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::evicts(map),)*
+                }
+            }
         }
 
         /// The state that the workers of a table on one node share.

@@ -5,7 +5,7 @@ use clap::Args;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as Sheet};
 use loch::limits::GRAIN_BYTES;
-use loch::{FabricKind, NodeInfo, TableInfo, TableProtocol, Usage};
+use loch::{FabricKind, ForgottenOf, NodeInfo, TableInfo, TableProtocol, Usage};
 use serde::Serialize;
 
 use super::target::{Access, ClusterArgs};
@@ -53,9 +53,10 @@ struct TableStats<'a> {
     info: &'a TableInfo,
     /// Entries in use, over all nodes.
     entries: u64,
-    /// Values that were evicted, and that had expired and were removed, over all nodes.
-    evicted: u64,
-    expired: u64,
+    /// Values that were evicted, and that had expired and were removed, over all nodes; `None` in a
+    /// cache that does not count them.
+    evicted: Option<u64>,
+    expired: Option<u64>,
     usage: Vec<NodeUsage<'a>>,
 }
 
@@ -133,14 +134,16 @@ impl<'a> TableStats<'a> {
     fn new(info: &'a TableInfo, nodes: &'a [NodeInfo], usage: Vec<Usage>) -> Self {
         let entries = usage.iter().map(|usage| usage.entries).sum();
         let of_node = |(node, usage): (&'a NodeInfo, Usage)| NodeUsage { node: &node.name, usage };
-        let forgotten = usage.iter().filter_map(|usage| usage.forgotten.as_ref()).flatten();
-        let (evicted, expired) = forgotten
-            .fold((0, 0), |(evicted, expired), of| (evicted + of.evicted, expired + of.expired));
+        let is_counted = !info.evicts || usage.iter().any(|usage| usage.forgotten.is_some());
+        let sum = |count: fn(&ForgottenOf) -> u64| {
+            let forgotten = usage.iter().filter_map(|usage| usage.forgotten.as_ref()).flatten();
+            is_counted.then(|| forgotten.map(count).sum())
+        };
         Self {
             info,
             entries,
-            evicted,
-            expired,
+            evicted: sum(|of| of.evicted),
+            expired: sum(|of| of.expired),
             usage: nodes.iter().zip(usage).map(of_node).collect(),
         }
     }
@@ -180,7 +183,8 @@ impl<'a> TableStats<'a> {
         if self.usage.iter().all(|of_node| of_node.usage.forgotten.is_none()) {
             return String::new();
         }
-        format!("; {} values evicted, {} expired and removed", self.evicted, self.expired)
+        let [evicted, expired] = [self.evicted, self.expired].map(Option::unwrap_or_default);
+        format!("; values evicted: {evicted}, expired and removed: {expired}")
     }
 }
 

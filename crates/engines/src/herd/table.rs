@@ -211,6 +211,10 @@ impl Engine for Herd {
             ..Sizes::default()
         }
     }
+
+    fn evicts(map: &Map) -> bool {
+        map.partition.mode == Mode::Cache
+    }
 }
 
 #[cfg(test)]

@@ -231,7 +231,7 @@ impl TableView {
             ways,
             bucket_slots,
             workers: params.service.workers,
-            evicts: shape.is_some_and(|shape| shape.options.evicts),
+            evicts: self.parts.evicts(),
         }
     }
 }

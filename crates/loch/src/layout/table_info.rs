@@ -32,7 +32,8 @@ pub struct TableInfo {
     /// The unit of the addresses of its entries, to which they are rounded up; 0 if they have no
     /// such unit. It is larger in tables that are too large for a small one.
     pub grain_bytes: u64,
-    /// Whether the table is a cache: a PUT always finds room, and values that are used little go.
+    /// Whether the table is a cache: a PUT always finds room, and other values go: those that are
+    /// used little, or with `herd` the oldest.
     pub evicts: bool,
 }
 
