@@ -42,6 +42,26 @@ fn records_lie_beside_those_of_others_and_stay() {
     node.loch(&["check"]).expect(0, &[]);
 }
 
+/// More entries were told than slots.
+#[test]
+fn an_index_that_has_grown_is_told_with_all_its_slots() {
+    let dir = private_dir();
+    let flags = ["--memory", "16MiB", "--engine", "pilaf", "--index-slots", "64"];
+    let node = Node::start(dir.path(), "n", &flags);
+    let socket = socket_of(dir.path(), "n");
+    object(&format!("--attach {} --engine pilaf --records 500 --ops 10", socket.display()));
+    let stats = node.loch(&["stats", "--json"]).expect(0, &[]).json();
+    let table = &stats["tables"][0];
+    let bytes = |of: &Value, field: &str| of[field].as_u64().expect("a number");
+    let all = |of: &Value| bytes(of, "index_bytes") + bytes(of, "data_bytes");
+    assert_eq!(all(table), all(&table["usage"][0]), "the index lies in the arena: {table}");
+    let slots = bytes(&table["usage"][0], "index_bytes") / 64;
+    assert!(slots >= 500, "{table}");
+    let words = format!("500 entries in {slots} slots");
+    let stats = node.loch(&["stats"]);
+    assert!(stats.expect(0, &[]).text().contains(&words), "{words}: {}", stats.text());
+}
+
 #[test]
 fn both_nodes_of_a_cluster_are_measured() {
     let dir = private_dir();

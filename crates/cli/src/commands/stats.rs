@@ -172,10 +172,17 @@ impl<'a> TableStats<'a> {
             info.name,
             info.engine,
             self.entries,
-            info.index_slots,
+            self.index_slots(),
             rounded(info.value_bytes_max),
             self.forgotten()
         )
+    }
+
+    /// The slots of the index, with those that it has got since it was made.
+    fn index_slots(&self) -> u64 {
+        let now: u64 = self.usage.iter().map(|of_node| of_node.usage.index_bytes).sum();
+        let slots = u128::from(self.info.index_slots) * u128::from(now);
+        (slots / u128::from(self.info.index_bytes.max(1))) as u64
     }
 
     /// The values that were evicted or have expired, if the table has some or evicts.

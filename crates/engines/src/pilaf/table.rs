@@ -239,10 +239,12 @@ impl Engine for Pilaf {
 
     fn sizes(map: &Map) -> Sizes {
         let nodes = u64::from(map.requests().area().nodes());
+        // The index is a block of the arena.
+        let index_bytes = map.index_slots * LINE_BYTES;
         Sizes {
             index_slots: map.index_slots * nodes,
-            index_bytes: map.index_slots * LINE_BYTES * nodes,
-            data_bytes: map.arena_bytes * nodes,
+            index_bytes: index_bytes * nodes,
+            data_bytes: (map.arena_bytes - index_bytes) * nodes,
             ..Sizes::default()
         }
     }

@@ -23,7 +23,8 @@ pub struct TableInfo {
     pub ways: u8,
     /// The number of slots in a bucket; 0 if there are no such buckets.
     pub bucket_slots: u8,
-    /// The slots of its index, over all nodes.
+    /// The slots of its index, over all nodes. An index of `pilaf` begins with so many, and grows;
+    /// the sizes of index and data begin with it.
     pub index_slots: u64,
     /// The bytes of its index, over all nodes.
     pub index_bytes: u64,
