@@ -419,6 +419,9 @@ fn a_configuration_file_is_read_and_its_mistakes_are_named() {
         ("memory = \"1GB\"", &["n.toml", "line 1", "1GB"]),
         ("[[table]]\nname = 7", &["n.toml", "line 2"]),
         ("name = ", &["n.toml", "line 1"]),
+        ("eviction = \"sieve\"", &["line 1", "eviction", "write it below a line [[table]]"]),
+        ("[[table]]\nevict = \"sieve\"", &["line 2", "evict;", ", eviction, "]),
+        ("[[table]]\neviction = true", &["line 2", "eviction", "`none` or `sieve`"]),
     ] {
         fs::write(&file, text).expect("written");
         let ended = run(&mut Node::command(at, "n", &["--config", &config]), b"");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::declaration::field_names;
 use crate::limits::{NODE_BYTES_DEFAULT, SESSIONS_DEFAULT, WORKER_SLEEP_MAX_US_DEFAULT};
 use crate::{ByteSize, Error, Result, TableConfig, private};
 
@@ -265,7 +266,20 @@ impl NodeConfig {
     /// # Errors
     /// [`Error::Config`] that names line and field.
     pub fn from_toml(text: &str) -> Result<Self> {
-        toml::from_str(text).map_err(|error| Error::config("TOML", error.to_string()))
+        Self::read(text, "TOML")
+    }
+
+    /// Reads a configuration, which an error calls `source`.
+    fn read(text: &str, source: impl Into<String>) -> Result<Self> {
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let unknown = error.message().strip_prefix("unknown field `");
+            let unknown = unknown.and_then(|rest| rest.split('`').next());
+            let of_tables = unknown.filter(|field| field_names().contains(*field));
+            let hint = of_tables.map(|field| {
+                format!("{field} is a key of tables: write it below a line [[table]]\n")
+            });
+            Error::config(source, format!("{error}{}", hint.unwrap_or_default()))
+        })
     }
 
     /// Reads a configuration file.
@@ -274,8 +288,7 @@ impl NodeConfig {
     /// [`Error::Os`] if the file cannot be read, else as [`NodeConfig::from_toml`].
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(Error::os("read", path))?;
-        toml::from_str(&text)
-            .map_err(|error| Error::config(path.display().to_string(), error.to_string()))
+        Self::read(&text, path.display().to_string())
     }
 
     /// The region file: the configured one, or the default of this user and name.

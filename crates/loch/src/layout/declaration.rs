@@ -3,6 +3,7 @@
 //! In TOML both stand side by side. The engine defines its fields ([`loch_engines::registry`]). A
 //! field that the engine does not have is refused here, with the names of the engines that have it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use loch_engines::registry::{UnknownEngine, names};
@@ -198,6 +199,13 @@ fn known_fields(told: &impl Serialize) -> Vec<String> {
     }
 }
 
+/// The names of the fields that tables have, of one engine or all.
+pub(crate) fn field_names() -> BTreeSet<String> {
+    let of_engines = names().flat_map(|name| known_fields(&plain(name)));
+    let common = known_fields(&Common::default()).into_iter().chain([ENGINE.to_owned()]);
+    common.chain(of_engines).collect()
+}
+
 /// The names of the engines that have a field.
 fn engines_with(field: &str) -> Vec<&'static str> {
     let knows = |name: &&str| known_fields(&plain(name)).iter().any(|known| known == field);
@@ -260,19 +268,34 @@ impl<'de> DeserializeSeed<'de> for Own<'_> {
         let Self(field) = self;
         let engines = engines_with(field);
         if engines.is_empty() {
-            return Err(de::Error::custom(format!("no table has a field {field}")));
+            let names: Vec<_> = field_names().into_iter().collect();
+            return Err(de::Error::custom(format!(
+                "no table has a field {field}; tables have {}",
+                names.join(", ")
+            )));
         }
         let value = toml::Value::deserialize(deserializer)?;
-        let alone = || Fields::from_iter([(field.to_owned(), value.clone())]);
-        let read = |engine| Engine::read(engine, alone());
-        let mut refusals = engines.into_iter().filter_map(read).map(Result::err);
+        let mut refusals = engines.iter().map(|engine| refusal(engine, field, &value));
         match refusals.next().flatten() {
             Some(refusal) if refusals.all(|other| other.is_some()) => {
-                Err(de::Error::custom(format!("{field}: {}", refusal.message())))
+                // The words that are allowed are only named to one who writes another word.
+                let word = toml::Value::String(value.to_string());
+                let of_word = self::refusal(engines[0], field, &word);
+                let names_words = |refusal: &String| refusal.starts_with("unknown variant");
+                let refusal =
+                    of_word.filter(|of| !value.is_str() && names_words(of)).unwrap_or(refusal);
+                Err(de::Error::custom(format!("{field}: {refusal}")))
             }
             _ => Ok(value),
         }
     }
+}
+
+/// Why an engine does not take this value of one of its fields; `None` if it does.
+fn refusal(engine: &str, field: &str, value: &toml::Value) -> Option<String> {
+    let alone = Fields::from_iter([(field.to_owned(), value.clone())]);
+    let read = Engine::read(engine, alone)?;
+    read.err().map(|error| error.message().to_owned())
 }
 
 #[cfg(test)]
@@ -312,6 +335,8 @@ mod tests {
         }
         let error = TableConfig::from_toml("ways = 2\nplus = true").unwrap_err().to_string();
         assert!(error.contains("no table has a field plus") && error.contains("line 2"), "{error}");
+        assert!(error.contains(" engine, ") && error.contains(" eviction, "), "{error}");
+        assert!(error.contains(" name, ") && error.contains(" ways"), "{error}");
     }
 
     #[test]
@@ -322,6 +347,9 @@ mod tests {
             ("nessie-server", "ways = -1"),
             ("nessie-hybrid", "cache = 1"),
             ("herd", "mode = 'STORE'"),
+            ("herd", "mode = true"),
+            ("nessie", "eviction = true"),
+            ("nessie", "protocol = 3"),
             ("pilaf", "sync = 1"),
             ("kv-direct", "key_bytes = 70000"),
             ("kv-direct", "tuned_for = { key_bytes = 8 }"),
@@ -329,9 +357,11 @@ mod tests {
             ("example", "entry_bytes = 'x'"),
         ] {
             let (field, value) = option.split_once(" = ").unwrap();
+            let is_choice = ["eviction", "mode", "protocol"].contains(&field);
             let error = TableConfig::from_toml(&format!("engine = '{engine}'\n{option}"));
             let error = error.unwrap_err().to_string();
             assert!(error.contains("line 2") && error.contains(&format!("{field}: ")), "{error}");
+            assert_eq!(error.contains("unknown variant"), is_choice, "{error}");
             let value = toml::from_str::<Fields>(&format!("v = {value}")).unwrap().remove("v");
             let error = TableConfig::default().set(field, value.unwrap()).unwrap_err().to_string();
             assert!(error.contains(&format!("{field}: ")), "{error}");
