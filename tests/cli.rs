@@ -276,6 +276,17 @@ fn who_calls_wrongly_is_told_how_to_call() {
     ] {
         expect(command, 2, &["no table \"t\"", "default"]);
     }
+    for (line, words) in [
+        ("scan --limit abc", ["'abc' for '--limit <N>'", "a whole number, such as 16"]),
+        ("scan --limit 1.5", ["'1.5' for '--limit <N>'", "a whole number, such as 16"]),
+        ("scan --limit 99999999999999999999", ["--limit", "up to 18446744073709551615"]),
+        ("put k v --if-version x", ["'x' for '--if-version", "a whole number"]),
+        ("bench --reads half", ["'half' for '--reads", "such as 0.5"]),
+        ("touch k --ttl 213503982335d", ["'213503982335d'", "213503982334d is the longest"]),
+    ] {
+        let arguments: Vec<_> = line.split(' ').collect();
+        expect(&arguments, 2, &words);
+    }
     let value = random((1 << 20) + 1);
     node.loch_with(&["put", "k", "-"], &value[1..]).expect(0, &[]);
     node.loch_with(&["put", "k", "-"], &value).expect(2, &["1048576", "value_max"]);

@@ -15,8 +15,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if !number.chars().all(|c| c.is_ascii_digit()) {
         return Err(wrong());
     }
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let ms = number.checked_mul(*unit_ms).ok_or_else(wrong)?;
+    if number.is_empty() {
+        return Err(wrong());
+    }
+    let ms = number.parse().ok().and_then(|number: u64| number.checked_mul(*unit_ms));
+    let longest = u64::MAX / unit_ms;
+    let ms = ms.ok_or_else(|| format!("that is too long: {longest}{unit} is the longest"))?;
     Ok(Duration::from_millis(ms))
 }
 
@@ -46,6 +50,13 @@ mod tests {
         }
         for bad in ["", "30", "s", "1.5s", "-1s", "+1s", "1 s", "1w", "99999999999999999d"] {
             assert!(parse_duration(bad).is_err(), "{bad:?}");
+        }
+        for (long, longest) in [
+            ("213503982335d", "213503982334d is the longest"),
+            ("99999999999999999999999s", "18446744073709551s is the longest"),
+        ] {
+            let error = parse_duration(long).unwrap_err();
+            assert!(error.contains(longest), "{error}");
         }
         assert!(parse_lifetime("0ms").is_err());
         assert!(parse_lifetime("1ms").is_ok());

@@ -9,6 +9,7 @@ mod duration;
 mod outcome;
 mod output;
 mod size;
+mod usage;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -74,7 +75,8 @@ enum Command {
 
 fn main() -> ExitCode {
     outcome::end_on_panic();
-    let matches = Cli::command().get_matches();
+    let parsed = Cli::command().try_get_matches();
+    let matches = parsed.unwrap_or_else(|error| usage::with_way_out(error).exit());
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     log_to_stderr(&command);
     command.run().map_or_else(
