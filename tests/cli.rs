@@ -150,7 +150,9 @@ fn conditions_are_kept() {
 fn keys_are_listed_and_deleted_by_their_beginning() {
     let dir = private_dir();
     let node = Node::start(dir.path(), "n", SMALL);
-    node.loch(&["scan"]).expect(1, &["there is no such key"]);
+    for arguments in [&["scan"][..], &["scan", "--page", "begin"], &["delete", "--all"]] {
+        node.loch(arguments).expect(1, &["table \"default\" has no keys"]);
+    }
     for key in ["user:1", "user:2", "other"] {
         node.loch(&["put", key, "value"]).expect(0, &[]);
     }
@@ -181,15 +183,20 @@ fn keys_are_listed_and_deleted_by_their_beginning() {
     let first = node.loch(&["scan", "--page", "begin", "--prefix", "other"]);
     assert_eq!(first.expect(0, &["page"]).text(), "other\n");
     let nothing = node.loch(&["scan", "--page", "begin", "--prefix", "nobody"]);
-    assert!(nothing.expect(1, &["no such key"]).text().is_empty());
-    node.loch(&["scan", "--page", "1.x"]).expect(2, &["\"1.x\"", "begin"]);
+    assert!(nothing.expect(1, &["has no key that begins with \"nobody\""]).text().is_empty());
+    for place in ["1.x", "1.x@default", "0.5.0.0"] {
+        node.loch(&["scan", "--page", place]).expect(2, &[&format!("{place:?}: use `begin`")]);
+    }
+    // It was taken for the beginning.
+    let other = node.loch(&["scan", "--page", "0.5.0.0@other"]);
+    other.expect(2, &["a place of table \"other\", and not of \"default\"", "begin"]);
 
     node.loch(&["delete", "--prefix", ""]).expect(2, &["--all"]);
     node.loch(&["delete"]).expect(2, &["a key", "--prefix", "--all"]);
     node.loch(&["delete", "--prefix", "user:"]).expect(0, &["3 values were removed"]);
-    node.loch(&["delete", "--prefix", "user:"]).expect(1, &["no such key"]);
+    node.loch(&["delete", "--prefix", "user:"]).expect(1, &["begins with \"user:\""]);
     assert_eq!(lines(&["scan"]), ["other"]);
-    node.loch(&["delete", "--all"]).expect(0, &["1 values"]);
+    node.loch(&["delete", "--all"]).expect(0, &["1 value was removed"]);
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn delete_one(table: &Table, name: &OsStr, key: &[u8]) -> Result<Answer> {
 fn delete_many(table: &Table, prefix: &OsStr) -> Result<Answer> {
     let (mut next, mut count) = (Some(ScanCursor::default()), 0);
     while let Some(from) = next {
-        let so_far = || format!("after {count} values were removed");
+        let so_far = || format!("after {}", removed(count));
         let page = table.scan_page(&from, prefix.as_bytes()).with_context(so_far)?;
         let keys: Vec<_> = page.keys.into_iter().map(|found| found.key).collect();
         let deleted = table.delete_many(&keys).with_context(so_far)?;
@@ -79,9 +79,16 @@ fn delete_many(table: &Table, prefix: &OsStr) -> Result<Answer> {
         next = page.next;
     }
     if count == 0 {
-        tell("delete", "there is no such key");
+        tell("delete", &key::none_found(table.name(), prefix));
         return Ok(Answer::No);
     }
-    tell("delete", &format!("{count} values were removed"));
+    tell("delete", &removed(count));
     Ok(Answer::Done)
+}
+
+fn removed(count: usize) -> String {
+    match count {
+        1 => "1 value was removed".into(),
+        _ => format!("{count} values were removed"),
+    }
 }

@@ -31,6 +31,14 @@ pub fn shown(key: &OsStr) -> String {
     format!("{cut:?}")
 }
 
+/// The answer of a command that found no key of a table.
+pub fn none_found(table: &str, prefix: &OsStr) -> String {
+    match prefix.is_empty() {
+        true => format!("table {table:?} has no keys"),
+        false => format!("table {table:?} has no key that begins with {}", shown(prefix)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

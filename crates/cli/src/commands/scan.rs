@@ -10,6 +10,7 @@ use clap::Args;
 use loch::{ScanCursor, ScannedKey, Table};
 use serde::Serialize;
 
+use super::key;
 use super::target::{Access, TableArgs};
 use crate::outcome::{Answer, Usage, tell};
 use crate::output;
@@ -24,7 +25,7 @@ Examples:
 
 Other clients go on meanwhile. A key that has a value from the beginning to the end is printed, and
 perhaps more than once; keys that come or go meanwhile may be printed or not. Exit code 1: there was
-no such key.";
+no key, or none with the prefix.";
 
 /// Print the keys of a table
 #[derive(Debug, Args)]
@@ -80,7 +81,7 @@ impl<'a> From<&'a ScannedKey> for Shown<'a> {
 
 /// Runs `loch scan`.
 pub fn run(args: &ScanArgs) -> Result<Answer> {
-    let page = args.page.as_deref().map(place).transpose()?;
+    let page = args.page.as_deref().map(|text| place(text, args.table.name())).transpose()?;
     let cluster = args.table.connect(Access::Read)?;
     let table = args.table.open(&cluster)?;
     match page {
@@ -92,12 +93,29 @@ pub fn run(args: &ScanArgs) -> Result<Answer> {
 /// The place of the first page.
 const BEGIN: &str = "begin";
 
-fn place(text: &str) -> Result<ScanCursor, Usage> {
-    match text {
-        BEGIN => Ok(ScanCursor::default()),
-        text => text.parse().map_err(|_| {
-            Usage(format!("--page is {text:?}: use `begin`, or a place that a page has named"))
-        }),
+/// Reads a place, which ends with the name of its table: in another table the scan would begin
+/// again, and nobody would notice.
+fn place(text: &str, table: &str) -> Result<ScanCursor, Usage> {
+    if text == BEGIN {
+        return Ok(ScanCursor::default());
+    }
+    let wrong = |problem: &str| {
+        Usage(format!("--page is {text:?}{problem}: use `begin`, or a place that a page has named"))
+    };
+    let (cursor, of) = text.split_once('@').ok_or_else(|| wrong(""))?;
+    let cursor = cursor.parse().map_err(|_| wrong(""))?;
+    if of != table {
+        return Err(wrong(&format!(", a place of table {of:?}, and not of {table:?}")));
+    }
+    Ok(cursor)
+}
+
+/// The option that prints the page at this place, for a shell.
+fn option(next: &ScanCursor, table: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "._-".contains(c);
+    match table.chars().all(is_plain) {
+        true => format!("--page {next}@{table}"),
+        false => format!("--page '{next}@{}'", table.replace('\'', "'\\''")),
     }
 }
 
@@ -106,14 +124,16 @@ fn print_page(args: &ScanArgs, table: &Table, mut from: ScanCursor) -> Result<An
     loop {
         let page = table.scan_page(&from, args.prefix.as_bytes()).context("cannot scan")?;
         let mut lines = Vec::new();
-        page.keys.iter().try_for_each(|key| print(args, key, &mut lines))?;
+        page.keys.iter().try_for_each(|found| print(args, found, &mut lines))?;
         output::write(&lines)?;
         match page.next {
             Some(next) if page.keys.is_empty() => from = next,
-            Some(next) => break tell("scan", &format!("the next page: --page {next}")),
+            Some(next) => {
+                let option = option(&next, table.name());
+                break tell("scan", &format!("the next page: {option}"));
+            }
             None if page.keys.is_empty() && args.page.as_deref() == Some(BEGIN) => {
-                tell("scan", "there is no such key");
-                return Ok(Answer::No);
+                return Ok(nothing(args, table));
             }
             None => break tell("scan", "this was the last page"),
         }
@@ -128,8 +148,8 @@ fn print_all(args: &ScanArgs, table: &Table) -> Result<Answer> {
     let limit = args.limit.unwrap_or(u64::MAX);
     let scan = table.scan().prefix(args.prefix.as_bytes());
     let (mut count, mut lines) = (0, Vec::new());
-    for key in scan.take(usize::try_from(limit).unwrap_or(usize::MAX)) {
-        print(args, &key.context("cannot scan")?, &mut lines)?;
+    for found in scan.take(usize::try_from(limit).unwrap_or(usize::MAX)) {
+        print(args, &found.context("cannot scan")?, &mut lines)?;
         count += 1;
         if lines.len() >= LINES_BYTES {
             output::write(&lines)?;
@@ -140,14 +160,18 @@ fn print_all(args: &ScanArgs, table: &Table) -> Result<Answer> {
     if count > 0 || limit == 0 {
         return Ok(Answer::Done);
     }
-    tell("scan", "there is no such key");
-    Ok(Answer::No)
+    Ok(nothing(args, table))
 }
 
-fn print(args: &ScanArgs, key: &ScannedKey, lines: &mut Vec<u8>) -> Result<()> {
+fn nothing(args: &ScanArgs, table: &Table) -> Answer {
+    tell("scan", &key::none_found(table.name(), &args.prefix));
+    Answer::No
+}
+
+fn print(args: &ScanArgs, found: &ScannedKey, lines: &mut Vec<u8>) -> Result<()> {
     match args.json {
-        true => serde_json::to_writer(&mut *lines, &Shown::from(key))?,
-        false => lines.write_all(&key.key)?,
+        true => serde_json::to_writer(&mut *lines, &Shown::from(found))?,
+        false => lines.write_all(&found.key)?,
     }
     lines.push(if args.null { 0 } else { b'\n' });
     Ok(())

@@ -64,6 +64,11 @@ impl TableArgs {
         Ok(cluster)
     }
 
+    /// The name of the table.
+    pub fn name(&self) -> &str {
+        &self.table
+    }
+
     /// Opens the table.
     pub fn open(&self, cluster: &Cluster) -> Result<Table> {
         Ok(cluster.table(&self.table)?)
