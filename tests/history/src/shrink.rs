@@ -14,7 +14,8 @@
 //!    a DELETE, that had its effect by its return, if ever.
 //! 5. At the end it is certain that the history fails whether or not the operations of unknown
 //!    outcome took effect. Then those of them whose writes were not seen are dropped, except the
-//!    ends of remaining values and that the store may forget: the remaining history fails too, for the same reason.
+//!    ends of remaining values and that the store may forget: the remaining history fails too, for
+//!    the same reason.
 
 use std::collections::HashSet;
 

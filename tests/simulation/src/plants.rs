@@ -229,7 +229,7 @@ impl Plant {
             (_, Bug::IdleBeforeStores) => 4_105,
             (_, Bug::BatchUnpinned) => 40_679,
             (_, Bug::BatchRestUnpinned) => 22_771,
-            (_, Bug::EvictedAnyway) => 17_161,
+            (_, Bug::EvictedAnyway) => 17_866,
             (_, Bug::MoveAwaitedInVain) => 5_207,
             (Family::Published, Bug::NoGenerationCheck) => 4_966,
             _ => return None,

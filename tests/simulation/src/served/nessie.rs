@@ -53,7 +53,7 @@ fn draw(
         return Rc::new(Nessie { setting, buckets: 4, chunks: 40 });
     }
     // All values together would fill 70 to 110 % of the memory.
-    let (value_bytes, slab_entries) = SCARCE[random.random_range(0..4usize)];
+    let (value_bytes, slab_entries) = SCARCE[random.random_range(0..SCARCE.len())];
     setting.nodes = random.random_range(1..=2);
     let chunks = random.random_range(2..=4);
     let room = (u64::from(setting.nodes) * chunks * slab_entries) as f64;

@@ -143,13 +143,13 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Looks at the clock, if the client never has, or if it is time and its memory is far: a READ
-    /// every [`FAR_USES`] uses.
+    /// Looks at the clock, if the client never has, or if it is time and its memory is far.
     #[inline(always)]
     pub(in crate::nessie) async fn look_at_clock(&self) -> Result<(), EngineError> {
         if self.evicts() && self.clock.uses_left.get() == 0 {
             let at = self.map.ledger(0).turned_over();
-            self.set_clock(Box::pin(self.read_word(at)).await?, FAR_USES);
+            let uses = if self.is_near { NEAR_USES } else { FAR_USES };
+            self.set_clock(Box::pin(self.read_word(at)).await?, uses);
         }
         Ok(())
     }

@@ -78,8 +78,8 @@ pub struct Client<F: Fabric> {
     pub(super) worth: Worth,
     /// Where the client looks next for something to evict.
     pub(super) hand: Hand,
-    /// The versions that operations under way expect, which this client does not evict meanwhile.
-    pub(super) expected: RefCell<Vec<u64>>,
+    /// Keys whose values operations under way build on: this client does not evict them meanwhile.
+    pub(super) spared: RefCell<Vec<KeyHash>>,
     pub(super) counts: Counts,
     pub(super) timeout_us: u64,
     stamps: Cell<Stamps>,
@@ -178,7 +178,7 @@ impl<F: Fabric> Client<F> {
             clock: Clock::default(),
             worth: Worth::default(),
             hand: Hand::default(),
-            expected: RefCell::default(),
+            spared: RefCell::default(),
             counts: Counts::default(),
             timeout_us,
             stamps: Cell::default(),

@@ -198,7 +198,7 @@ impl TableMap {
 }
 
 /// The hash of a key, from which all its candidates are derived.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyHash {
     low: u64,
     high: u64,

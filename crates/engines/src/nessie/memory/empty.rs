@@ -238,6 +238,37 @@ mod tests {
     use crate::nessie::layout::geometry::Options;
     use crate::operation::PutOptions;
 
+    /// A slab that was just leased is in use, though there is no value in it; and one of the class
+    /// is not in its own way.
+    #[test]
+    fn what_is_begun_is_used_and_nothing_is_emptied_for_its_own_class() {
+        let client = client_with(2 << 20, Options { evicts: true, ..Options::default() });
+        for key in 0..60 {
+            block_on(client.put(&[key; 8], &[key; 100], PutOptions::default())).unwrap();
+        }
+        let class = client.map.classes.of(HEADER_BYTES + 8 + 100);
+        let slab = client.alloc.borrow_mut().list(class).slabs[0];
+        let word = client.leased(&class).to_word();
+        let unused = || {
+            let mut run = Run { slabs: vec![(slab, class, word)], worth: 0, unused: u8::MAX };
+            block_on(client.look_into(&mut run)).unwrap();
+            run.unused
+        };
+        assert_eq!(unused(), 0, "the values are new");
+        let candidates = (0..60).map(|key| client.candidates(&[key; 8]).unwrap());
+        let slots = candidates.map(|at| (at.slot(0), client.fabric.load(at.slot(0)).unwrap()));
+        for (slot, _) in slots.collect::<Vec<_>>() {
+            client.fabric.store(slot, &[&0u64.to_le_bytes()]).unwrap();
+        }
+        assert_eq!(unused(), 0, "its entries are taken, and not in the index yet");
+        let words = block_on(client.read_chunk_table(0)).unwrap();
+        let first = Slab { dti: 0, chunk: 0 };
+        let shorter = client.map.classes.of(HEADER_BYTES + 8 + 30);
+        let ways = |class| (0..10_000).filter_map(|_| client.any_run(first, class, &words)).count();
+        assert!(ways(shorter) > 0);
+        assert_eq!(ways(class), 0);
+    }
+
     #[test]
     fn a_slab_that_cannot_be_emptied_is_its_owners_again_and_one_that_can_is_not() {
         let client = client_with(2 << 20, Options { evicts: true, ..Options::default() });

@@ -9,8 +9,8 @@
 //! # Invariants
 //! 1. A victim's word was read in this operation, and shows a value that nobody moves. The CAS
 //!    expects it.
-//! 2. An entry that a session has pinned when it is looked at is no victim, and neither is a value
-//!    that an operation of this client is about to replace on the condition that it is still there.
+//! 2. An entry that a session has pinned when it is looked at is no victim, and neither is the
+//!    value of a key whose next value an operation of this client is about to make of it.
 //! 3. A victim's class is known: its slab is seen to be leased by this client, or to be seized by
 //!    it, in the epoch in which it is evicted, so until then the slab is not cut anew; or the class
 //!    follows from the entry's length, as with a DELETE.
@@ -75,18 +75,17 @@ impl Victim {
     }
 }
 
-/// A version that the client does not evict until this is dropped.
+/// A key whose value the client does not evict until this is dropped.
 pub(in crate::nessie) struct Spared<'a> {
-    expected: &'a RefCell<Vec<u64>>,
-    version: u64,
+    keys: &'a RefCell<Vec<KeyHash>>,
+    key: KeyHash,
 }
 
 impl Drop for Spared<'_> {
     fn drop(&mut self) {
-        let mut expected = self.expected.borrow_mut();
-        if let Some(at) = expected.iter().position(|version| *version == self.version) {
-            expected.swap_remove(at);
-        }
+        let mut keys = self.keys.borrow_mut();
+        let at = keys.iter().position(|key| *key == self.key).expect("it was put there");
+        keys.swap_remove(at);
     }
 }
 
@@ -240,12 +239,13 @@ impl<F: Fabric> Client<F> {
         let Some((header, head)) = self.own_head(&class, entry).await? else { return Ok(None) };
         let generation = unpinned(header.generation);
         let mask = self.map.codec.gen_mask();
-        if generation & mask != self.map.codec.generation(word)
-            || self.is_held(self.entry_addr(&class, entry), &header)?
-        {
+        if generation & mask != self.map.codec.generation(word) {
             return Ok(None);
         }
         let hash = KeyHash::of(&self.map, &head[header.key_at()..header.value_at()]);
+        if self.is_held(self.entry_addr(&class, entry), &header, hash)? {
+            return Ok(None);
+        }
         let (first, (bucket, _)) = (hash.first_bucket(&self.map), self.map.bucket_of(slot));
         let first_marks = match first == bucket {
             true => Some(marks),
@@ -356,11 +356,11 @@ impl<F: Fabric> Client<F> {
         }
         let Some((header, head)) = self.own_head(&class, entry).await? else { return Ok(None) };
         let generation = unpinned(header.generation);
-        let at = self.entry_addr(&class, entry);
-        if self.is_held(at, &header)? {
+        let hash = KeyHash::of(&self.map, &head[header.key_at()..header.value_at()]);
+        if self.is_held(self.entry_addr(&class, entry), &header, hash)? {
             return Ok(None);
         }
-        let candidates = Candidates::of(&self.map, &head[header.key_at()..header.value_at()]);
+        let candidates = Candidates::from_hash(&self.map, hash);
         let (words, marks) = self.collect_marked(&candidates).await?;
         let place = class.place(entry);
         let codec = &self.map.codec;
@@ -381,7 +381,7 @@ impl<F: Fabric> Client<F> {
             generation,
             mark,
             has_expired: self.is_expired(&header, &head),
-            hash: candidates.hash,
+            hash,
             first_marks: Some(marks[0]),
         }))
     }
@@ -415,19 +415,22 @@ impl<F: Fabric> Client<F> {
         (self.fabric.random() % count.max(1) as u64) as usize
     }
 
-    /// Keeps the value with a version from being evicted by this client.
-    pub(in crate::nessie) fn spare_version(&self, version: u64) -> Spared<'_> {
-        self.expected.borrow_mut().push(version);
-        Spared { expected: &self.expected, version }
+    /// Keeps the value of a key from being evicted by this client, if the table evicts.
+    pub(in crate::nessie) fn spare(&self, key: KeyHash) -> Option<Spared<'_>> {
+        self.evicts().then(|| {
+            self.spared.borrow_mut().push(key);
+            Spared { keys: &self.spared, key }
+        })
     }
 
-    /// Whether an entry is no victim (invariant 2).
+    /// Whether the entry of a key is no victim (invariant 2).
     pub(in crate::nessie) fn is_held(
         &self,
         at: RemoteAddr,
         header: &Header,
+        key: KeyHash,
     ) -> Result<bool, EngineError> {
-        if self.expected.borrow().contains(&header.version) {
+        if self.spared.borrow().contains(&key) {
             return Ok(true);
         }
         let was_pinned = header.generation & PINNED != 0;
@@ -511,9 +514,24 @@ mod tests {
         block_on(client.victims(class, entries.collect())).unwrap()
     }
 
-    /// The numbers of the entries that the looks of both kinds show as victims.
-    fn shown(client: &Client<ShmEndpoint>, class: Class) -> [BTreeSet<u32>; 2] {
-        [in_index(client, class), in_slab(client, class)]
+    /// What the slots of all keys show as victims for another key that has the same slots.
+    fn in_slots(client: &Client<ShmEndpoint>) -> Vec<Victim> {
+        let _epoch = client.session.pin(&client.fabric).unwrap();
+        let of_key = |number| client.candidates(&[number as u8; 8]).unwrap();
+        let slots = |candidates: Candidates| {
+            (0..candidates.count()).map(|slot| candidates.slot(slot)).collect::<Vec<_>>()
+        };
+        let all: BTreeSet<RemoteAddr> = (0..KEYS).map(of_key).flat_map(slots).collect();
+        let look = |slot| {
+            let word = Ite(client.fabric.load(slot).unwrap());
+            block_on(client.victim_of(slot, word, Mark::default())).unwrap()
+        };
+        all.into_iter().filter_map(look).collect()
+    }
+
+    /// The numbers of the entries that the looks of all kinds show as victims.
+    fn shown(client: &Client<ShmEndpoint>, class: Class) -> [BTreeSet<u32>; 3] {
+        [in_index(client, class), in_slab(client, class), in_slots(client)]
             .map(|victims| victims.iter().map(|victim| victim.entry.number).collect())
     }
 
@@ -535,7 +553,7 @@ mod tests {
     fn what_is_moving_or_not_decided_or_used_anew_is_no_victim() {
         let (client, class) = filled();
         let (all, codec) = (shown(&client, class), client.map.codec);
-        assert_eq!(all.each_ref().map(BTreeSet::len), [KEYS; 2]);
+        assert_eq!(all.each_ref().map(BTreeSet::len), [KEYS; 3]);
         let Victim { slot, word, entry, generation, .. } = in_slab(&client, class).remove(7);
         let in_state = |state| (slot, codec.with_state(word, state).0);
         for (at, word) in [
@@ -553,16 +571,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_or_expected_is_no_victim() {
+    fn what_is_pinned_or_spared_is_no_victim() {
         let (client, class) = filled();
         let all = shown(&client, class);
         let pinned = block_on(client.pin(&[7; 8])).unwrap().expect("it was put");
-        let [seen, in_slab] = shown(&client, class);
-        assert_eq!((seen.len(), in_slab.len()), (KEYS - 1, KEYS - 1));
+        let others = shown(&client, class);
+        assert_eq!(others.each_ref().map(BTreeSet::len), [KEYS - 1; 3]);
         drop(pinned);
-        let version = block_on(client.get(&[7; 8], Buf::new())).unwrap().unwrap().version();
-        let spared = client.spare_version(version);
-        assert_eq!(shown(&client, class), [seen, in_slab]);
+        let spared = client.spare(client.hash(&[7; 8]).unwrap());
+        assert_eq!(shown(&client, class), others);
         drop(spared);
         assert_eq!(shown(&client, class), all);
     }
@@ -577,6 +594,25 @@ mod tests {
         worths.sort_unstable();
         assert_eq!(worths[0], (0, true));
         assert!(worths[1..].iter().all(|(worth, expired)| *worth > 0 && !expired), "{worths:?}");
+    }
+
+    /// Five bits of an epoch start over.
+    #[test]
+    fn what_is_passed_over_stays_as_old_as_it_looks() {
+        let (client, class) = filled();
+        let Victim { slot, .. } = in_index(&client, class).remove(5);
+        let _epoch = client.session.pin(&client.fabric).unwrap();
+        let (bucket, position) = client.map.bucket_of(slot);
+        let age = |of_class| {
+            client.write_mark(slot, Mark::new(1)).unwrap();
+            for _ in 0..client.map.buckets() {
+                block_on(client.look_at_run(of_class, |_, _| ())).unwrap();
+            }
+            let marks = Marks(client.fabric.load(client.map.marks_addr(bucket)).unwrap());
+            marks.of(position).age(client.mark_epoch())
+        };
+        assert_eq!(Mark::new(1).age(client.mark_epoch()), 31);
+        assert_eq!((age(class), age(client.map.classes.of(5000))), (16, 29));
     }
 
     #[test]

@@ -78,13 +78,8 @@ impl<F: Fabric> Client<F> {
                 self.take_apart(*dti, class).await?;
             }
         }
-        // Another lane may be the one that looks at the grace periods, and that makes the room.
-        let until = self.fabric.now_us() + GRACE_WAIT_US;
-        while self.is_waiting() && self.fabric.now_us() < until {
-            if self.poll_waits().await? || !self.is_waiting() {
-                return Ok(());
-            }
-            self.fabric.pause(GRACE_POLL_US).await;
+        if self.wait_for_grace(self.fabric.now_us() + GRACE_WAIT_US).await? {
+            return Ok(());
         }
         if self.rooms_of(class) != rooms {
             // Another lane has made room in a place where we had looked already.
@@ -114,6 +109,19 @@ impl<F: Fabric> Client<F> {
     /// Whether a grace period is under way, including those that a lane is looking at.
     fn is_waiting(&self) -> bool {
         self.looking.get() > 0 || !self.waits.borrow().is_empty()
+    }
+
+    /// Waits until one of the grace periods that are under way has made room, or none is left; not
+    /// if that takes until `until`, in microseconds. Returns whether it waited for that. Another
+    /// lane may be the one that looks at them, and that makes the room.
+    async fn wait_for_grace(&self, until: u64) -> Result<bool, EngineError> {
+        while self.is_waiting() && self.fabric.now_us() < until {
+            if self.poll_waits().await? || !self.is_waiting() {
+                return Ok(true);
+            }
+            self.fabric.pause(GRACE_POLL_US).await;
+        }
+        Ok(false)
     }
 
     /// Seizes slabs of the class that other sessions hold with much room in them (invariant 1).
@@ -285,7 +293,10 @@ impl<F: Fabric> Client<F> {
     /// that instead.
     pub async fn detach(&self) -> Result<(), EngineError> {
         if self.evicts() {
-            self.finish_waits().await?;
+            // Memory would not follow the sizes of values where each client comes for one
+            // operation, if none of them went on with what it has begun to empty.
+            let until = self.fabric.now_us() + DETACH_WAIT_US;
+            while self.wait_for_grace(until).await? {}
             self.tell_clock().await?;
         }
         self.session.quiesce(&self.fabric).await?;
@@ -312,20 +323,6 @@ impl<F: Fabric> Client<F> {
         };
         for (class, slab, free) in leased {
             self.abandon(slab, class, self.leased(&class), free).await?;
-        }
-        Ok(())
-    }
-
-    /// Waits a moment for the grace periods that have begun. Memory would not follow the sizes of
-    /// values where each client comes for one operation, if none of them went on with what it has
-    /// begun to empty.
-    async fn finish_waits(&self) -> Result<(), EngineError> {
-        let until = self.fabric.now_us() + DETACH_WAIT_US;
-        while self.is_waiting() && self.fabric.now_us() < until {
-            self.poll_waits().await?;
-            if self.is_waiting() {
-                self.fabric.pause(GRACE_POLL_US).await;
-            }
         }
         Ok(())
     }

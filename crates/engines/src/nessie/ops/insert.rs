@@ -112,7 +112,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The value that a slot shows, as a victim.
-    async fn victim_of(
+    pub(in crate::nessie) async fn victim_of(
         &self,
         slot: RemoteAddr,
         word: Ite,
@@ -127,10 +127,10 @@ impl<F: Fabric> Client<F> {
         let (Some(entry), Some((at, _))) = (class.entry(place), self.entry_at(word)) else {
             return Ok(None);
         };
-        if self.is_held(at, &header)? {
+        let hash = KeyHash::of(&self.map, &head[header.key_at()..header.value_at()]);
+        if self.is_held(at, &header, hash)? {
             return Ok(None);
         }
-        let hash = KeyHash::of(&self.map, &head[header.key_at()..header.value_at()]);
         let first_marks = self.map.marks_addr(hash.first_bucket(&self.map));
         Ok(Some(Victim {
             slot,

@@ -430,8 +430,32 @@ mod tests {
     use loch_fabric::lanes::block_on;
 
     use super::*;
-    use crate::nessie::client::tests::client;
+    use crate::nessie::client::tests::{client, client_with};
+    use crate::nessie::layout::geometry::Options;
+    use crate::nessie::layout::marks::{Mark, Marks};
     use crate::operation::PutOptions;
+
+    /// Otherwise what is used would be evicted because it is in the way.
+    #[test]
+    fn a_mark_goes_with_its_value() {
+        let client = client_with(2 << 20, Options { evicts: true, ..Options::default() });
+        block_on(client.put(b"key", b"value", PutOptions::default())).unwrap();
+        let candidates = client.candidates(b"key").unwrap();
+        let slots = [0, candidates.count() - 1];
+        let marks = || {
+            slots.map(|slot| {
+                let (bucket, position) = client.map.bucket_of(candidates.slot(slot));
+                Marks(client.fabric.load(client.map.marks_addr(bucket)).unwrap()).of(position)
+            })
+        };
+        let used = Mark::new(3).used(3).unwrap();
+        let _epoch = client.session.pin(&client.fabric).unwrap();
+        client.write_mark(candidates.slot(0), used).unwrap();
+        assert_ne!(marks()[1], used);
+        let word = Ite(client.fabric.load(candidates.slot(0)).unwrap());
+        assert!(block_on(client.migrate(&candidates, b"key", 0, word, slots[1])).unwrap());
+        assert_eq!(marks()[1], used);
+    }
 
     /// One of the entries ends with its data table.
     #[test]

@@ -189,7 +189,9 @@ mod tests {
     use loch_fabric::lanes::block_on;
 
     use super::*;
-    use crate::nessie::client::tests::client;
+    use crate::epoch::Session;
+    use crate::nessie::client::tests::{client, clients_with};
+    use crate::nessie::layout::geometry::Options;
     use crate::operation::PutOptions;
 
     /// The keys that a step finds, and where the scan goes on.
@@ -233,6 +235,20 @@ mod tests {
         }
         let end = Cursor { place: all, noted: vec![0], waited: 0 };
         assert_eq!(scan(&client, end), BTreeSet::new());
+    }
+
+    /// No grace period waits for an observer: the entry may have got another key while it was read.
+    #[test]
+    fn an_observer_believes_an_entry_only_if_its_slot_still_shows_it() {
+        let [client, mut observer] = clients_with(2 << 20, Options::default());
+        observer.session = Session::observer(observer.session.home());
+        block_on(client.put(b"key", b"value", PutOptions::default())).unwrap();
+        let slot = client.candidates(b"key").unwrap().slot(0);
+        let word = Ite(client.fabric.load(slot).unwrap());
+        let finds = |client: &Client<_>| block_on(client.head_in(slot, word)).unwrap().is_some();
+        assert!(finds(&observer));
+        block_on(client.delete(b"key")).unwrap();
+        assert_eq!((finds(&client), finds(&observer)), (true, false));
     }
 
     #[test]
