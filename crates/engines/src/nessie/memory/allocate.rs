@@ -126,13 +126,16 @@ impl<F: Fabric> Client<F> {
 
     /// Makes room for entries of a class, or fails if there is no room. With `sweep` it tries the
     /// client's own slabs first.
+    ///
+    /// An eviction, and what is rare, have futures of their own: the allocator hands out blocks of
+    /// up to a kilobyte much faster than longer ones.
     async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
         let rooms = self.rooms_of(class);
         // In a table that evicts there is usually no other memory, and to look for it is dear.
         if self.is_known_full(class)
             && (self.has_grown().await?
                 || sweep && self.has_got_back(class).await?
-                || self.evict_in_balance(class).await?)
+                || Box::pin(self.evict_in_balance(class)).await?)
         {
             return Ok(());
         }
@@ -140,7 +143,7 @@ impl<F: Fabric> Client<F> {
         if sweep && self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
             return Ok(());
         }
-        if self.poll_waits().await? {
+        if Box::pin(self.poll_waits()).await? {
             return Ok(());
         }
         self.rest_parked(class, PARKED_ENTRIES).await?;
@@ -150,8 +153,8 @@ impl<F: Fabric> Client<F> {
             false => SEARCHES_OF_ALL,
         };
         for dti in &self.tables {
-            if self.lease(*dti, class, Kind::Roomy, SEARCHES_FOR_ROOM).await?
-                || self.lease(*dti, class, Kind::Free, searches).await?
+            if Box::pin(self.lease(*dti, class, Kind::Roomy, SEARCHES_FOR_ROOM)).await?
+                || Box::pin(self.lease(*dti, class, Kind::Free, searches)).await?
             {
                 return Ok(());
             }
@@ -160,14 +163,14 @@ impl<F: Fabric> Client<F> {
         if self.sweep_some(class, all, 1).await? > 0 {
             return Ok(());
         }
-        if self.lease_any(class, Kind::Abandoned, searches).await? {
+        if Box::pin(self.lease_any(class, Kind::Abandoned, searches)).await? {
             return Ok(());
         }
-        if self.evict_in_balance(class).await? {
+        if Box::pin(self.evict_in_balance(class)).await? {
             self.set_known_full(class);
             return Ok(());
         }
-        self.wait_for_room(class, rooms).await
+        Box::pin(self.wait_for_room(class, rooms)).await
     }
 
     /// Looks now and then whether other clients have retired entries in this client's slabs, as

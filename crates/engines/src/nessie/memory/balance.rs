@@ -33,7 +33,7 @@ impl<F: Fabric> Client<F> {
     /// Goes on with memory that was begun to be emptied. Returns whether there is room now.
     pub(super) async fn has_grown(&self) -> Result<bool, EngineError> {
         let waits = !self.waits.borrow().is_empty();
-        Ok(waits && self.poll_waits().await?)
+        Ok(waits && Box::pin(self.poll_waits()).await?)
     }
 
     /// Evicts values of a class, and looks now and then whether other memory should belong to it.
@@ -41,7 +41,7 @@ impl<F: Fabric> Client<F> {
     pub(super) async fn evict_in_balance(&self, class: Class) -> Result<bool, EngineError> {
         let evicted = self.evict(class).await?;
         if let Some(victims) = evicted.as_ref().filter(|_| self.evicts()) {
-            self.balance(class, victims).await?;
+            Box::pin(self.balance(class, victims)).await?;
         }
         Ok(evicted.is_some())
     }

@@ -131,7 +131,8 @@ impl<F: Fabric> Client<F> {
     /// are taken.
     async fn sweep(&self, class: Class, slab: Slab) -> Result<u32, EngineError> {
         let at = self.map.slab_addr(slab).add(SLAB_HEADER_BYTES);
-        let (notes, done) = self.fabric.read(at, class.entries as usize * 4, Buf::new()).await;
+        let len = class.entries as usize * 4;
+        let (notes, done) = self.fabric.read(at, len, self.spare.take()).await;
         done?;
         let mut alloc = self.alloc.borrow_mut();
         let list = alloc.list(class);
@@ -141,6 +142,7 @@ impl<F: Fabric> Client<F> {
                 found += u32::from(list.add_free(Entry { slab, number: number as u32 }));
             }
         }
+        self.spare.give_back(notes);
         Ok(found)
     }
 
