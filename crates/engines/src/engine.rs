@@ -128,8 +128,7 @@ pub trait Engine: 'static {
     /// How large the table is over all nodes.
     fn sizes(map: &Self::Map) -> Sizes;
 
-    /// Whether a full table makes room for a new value by removing others. It is not asked of
-    /// tables of nessie's layout, whose shape has it.
+    /// Whether a full table makes room for a new value by removing others.
     fn evicts(_: &Self::Map) -> bool {
         false
     }

@@ -202,9 +202,6 @@ macro_rules! engines {
 
             /// Whether a full table makes room for a new value by removing others.
             pub fn evicts(&self) -> bool {
-                if let Some(map) = self.nessie() {
-                    return map.shape.options.evicts;
-                }
                 match self {
                     $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::evicts(map),)*
                 }

@@ -99,6 +99,10 @@ impl Engine for Nessie {
     fn sizes(map: &Self::Map) -> Sizes {
         sizes(map)
     }
+
+    fn evicts(map: &Self::Map) -> bool {
+        map.shape.options.evicts
+    }
 }
 
 impl Workers for Nessie {

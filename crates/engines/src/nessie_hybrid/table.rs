@@ -122,6 +122,10 @@ impl Engine for NessieHybrid {
     fn sizes(map: &Served) -> Sizes {
         sizes(&map.table)
     }
+
+    fn evicts(map: &Served) -> bool {
+        map.table.shape.options.evicts
+    }
 }
 
 impl Workers for NessieHybrid {

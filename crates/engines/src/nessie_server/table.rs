@@ -76,6 +76,10 @@ impl Engine for NessieServer {
     fn sizes(map: &Served) -> Sizes {
         sizes(&map.table)
     }
+
+    fn evicts(map: &Served) -> bool {
+        map.table.shape.options.evicts
+    }
 }
 
 /// As [`Engine::map`], for every table of nessie's layout that workers serve.
