@@ -128,7 +128,13 @@ impl Session {
     /// the nodes' epochs go on, so it cannot tell whether a remembered word is too old.
     #[inline]
     pub fn is_working(&self) -> bool {
-        self.current.get().1 > 0 || self.draining.get().1 > 0
+        self.under_way() > 0
+    }
+
+    /// The number of operations that are under way.
+    #[inline]
+    pub fn under_way(&self) -> usize {
+        (self.current.get().1 + self.draining.get().1) as usize
     }
 
     /// The epoch that this session announces: the epoch of its oldest operation under way.

@@ -35,6 +35,8 @@ pub enum Bug {
     BatchUnknownFailed,
     /// A batch of GETs takes the keys that the stages could not answer for absent.
     BatchForgetsRest,
+    /// A batch of PUTs inserts a key at home, if home is free after the look at the other slots.
+    BatchLooksHomeLast,
     /// A PUT that lost its CAS to any operation on the key counts as done.
     AbsorbAnything,
     /// A PUT whose CAS expected a remembered word also counts as done.

@@ -142,6 +142,7 @@ fn workloads(bug: Bug) -> Option<&'static [Workload]> {
         Bug::BatchUnpinned
         | Bug::BatchBelievesTorn
         | Bug::BatchForgetsRest
+        | Bug::BatchLooksHomeLast
         | Bug::BatchDeletesAnyway
         | Bug::BatchRestUnpinned => &[Workload::Batches],
         Bug::BatchUnknownFailed => &[Workload::FarBatches],
@@ -227,9 +228,10 @@ impl Plant {
             (_, Bug::NoteWithoutGeneration) => 270_021,
             (_, Bug::StatusNotReread) => 3_440,
             (_, Bug::IdleBeforeStores) => 4_105,
-            (_, Bug::BatchUnpinned) => 40_679,
-            (_, Bug::BatchRestUnpinned) => 22_771,
-            (_, Bug::EvictedAnyway) => 17_866,
+            (_, Bug::BatchUnpinned) => 42_440,
+            (_, Bug::BatchRestUnpinned) => 22_998,
+            (_, Bug::BatchLooksHomeLast) => 3_862,
+            (_, Bug::EvictedAnyway) => 21_320,
             (_, Bug::MoveAwaitedInVain) => 5_207,
             (Family::Published, Bug::NoGenerationCheck) => 4_966,
             _ => return None,

@@ -85,6 +85,22 @@ pub(in crate::nessie) struct Written {
     pub entry_len: u32,
 }
 
+/// The keys of a batch whose entries must be renewed before a word names them again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::nessie) struct Renewed(u32);
+
+const _: () = assert!(BATCH_PUTS <= u32::BITS as usize, "a bit for each key");
+
+impl Renewed {
+    pub fn insert(&mut self, key: u8) {
+        self.0 |= 1 << key;
+    }
+
+    pub fn contains(self, key: u8) -> bool {
+        self.0 & 1 << key != 0
+    }
+}
+
 impl Default for Batch {
     fn default() -> Self {
         Self {

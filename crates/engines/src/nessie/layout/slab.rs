@@ -129,21 +129,26 @@ impl Class {
         Place { dti: entry.slab.dti, offset: at }
     }
 
-    /// The entry at a place, if an entry of this class can start there.
+    /// The slab with a place, if the place can be among the entries of a slab of this class.
     #[inline(always)]
-    pub fn entry(&self, place: Place) -> Option<Entry> {
+    pub fn slab(&self, place: Place) -> Option<Slab> {
         // Notes may fill chunks of their own, so the chunk is found without them.
-        let at = place.offset.checked_sub(self.data_at)?;
-        let mut chunk = at / CHUNK_BYTES;
+        let mut chunk = place.offset.checked_sub(self.data_at)? / CHUNK_BYTES;
         if self.id != LARGE {
             // Slabs lie at multiples of their size.
             chunk &= !(self.chunks as u64 - 1);
         }
-        let offset = at - chunk * CHUNK_BYTES;
+        Some(Slab { dti: place.dti, chunk: chunk as u32 })
+    }
+
+    /// The entry at a place, if an entry of this class can start there.
+    #[inline(always)]
+    pub fn entry(&self, place: Place) -> Option<Entry> {
+        let slab = self.slab(place)?;
+        let offset = place.offset - self.data_at - u64::from(slab.chunk) * CHUNK_BYTES;
         // A division of thirty-two bits is faster, and no run is longer.
         let (offset, entry_bytes) = (u32::try_from(offset).ok()?, self.entry_bytes as u32);
         let number = offset / entry_bytes;
-        let slab = Slab { dti: place.dti, chunk: chunk as u32 };
         (offset % entry_bytes == 0 && number < self.entries).then_some(Entry { slab, number })
     }
 }

@@ -11,7 +11,7 @@ use loch_fabric::limits::LANES_PAUSE_US_MAX;
 use super::lease::{Kind, SEARCHES_OF_ALL};
 use crate::epoch::Pin;
 use crate::error::EngineError;
-use crate::limits::{SEARCHES_FOR_ROOM, SWEEP_SLABS};
+use crate::limits::{BATCH_PUTS, SEARCHES_FOR_ROOM, SWEEP_SLABS};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::client::turns::Lane;
@@ -35,6 +35,9 @@ const SWEPT_PARTS: u32 = 16;
 const SWEPT_ENTRIES: u32 = 16;
 /// If more than this part of a slab was retired by others, the next slab is swept at once.
 const MUCH_PARTS: u32 = 64;
+/// A client evicts values of no more than so many bytes at a time for what may come: of long values
+/// it would have few left.
+const EVICTED_BYTES_MAX: u64 = 16 << 10;
 const _: () = assert!(HELD_POLL_US <= LANES_PAUSE_US_MAX);
 
 impl<F: Fabric> Client<F> {
@@ -86,7 +89,7 @@ impl<F: Fabric> Client<F> {
             }
             let is_disturbed = || !lane.is_alone() || self.session.is_working();
             let was_disturbed = is_disturbed();
-            let made = self.make_room(class, sweep).await;
+            let made = self.make_room(class, sweep, self.wanted_of(class)).await;
             if let Some(held) = self.take(class)? {
                 return Ok(held);
             }
@@ -129,14 +132,10 @@ impl<F: Fabric> Client<F> {
     ///
     /// An eviction, and what is rare, have futures of their own: the allocator hands out blocks of
     /// up to a kilobyte much faster than longer ones.
-    async fn make_room(&self, class: Class, sweep: bool) -> Result<(), EngineError> {
+    async fn make_room(&self, class: Class, sweep: bool, wanted: usize) -> Result<(), EngineError> {
         let rooms = self.rooms_of(class);
         // In a table that evicts there is usually no other memory, and to look for it is dear.
-        if self.is_known_full(class)
-            && (self.has_grown().await?
-                || sweep && self.has_got_back(class).await?
-                || Box::pin(self.evict_in_balance(class)).await?)
-        {
+        if self.is_known_full(class) && self.make_room_here(class, sweep, wanted).await? {
             return Ok(());
         }
         let enough = (class.entries / 16).max(1);
@@ -166,11 +165,41 @@ impl<F: Fabric> Client<F> {
         if Box::pin(self.lease_any(class, Kind::Abandoned, searches)).await? {
             return Ok(());
         }
-        if Box::pin(self.evict_in_balance(class)).await? {
+        if Box::pin(self.evict_in_balance(class, wanted)).await? {
             self.set_known_full(class);
             return Ok(());
         }
         Box::pin(self.wait_for_room(class, rooms)).await
+    }
+
+    /// Makes room in the client's own slabs, of which it is known that there is no other memory.
+    /// Returns whether there is room now. Does not wait for other clients.
+    async fn make_room_here(
+        &self,
+        class: Class,
+        sweep: bool,
+        wanted: usize,
+    ) -> Result<bool, EngineError> {
+        Ok(self.has_grown().await?
+            || sweep && self.has_got_back(class).await?
+            || Box::pin(self.evict_in_balance(class, wanted)).await?)
+    }
+
+    /// Makes room for a batch of entries, inside its epoch, if the client evicts to get them.
+    /// Returns whether there is room for one at least.
+    pub(in crate::nessie) async fn make_room_for(
+        &self,
+        class: Class,
+        entries: usize,
+    ) -> Result<bool, EngineError> {
+        let wanted = wanted(class, entries);
+        Ok(self.is_known_full(class) && self.make_room_here(class, true, wanted).await?)
+    }
+
+    /// The number of entries that the lanes of this client may want. Where memory is near, the
+    /// lane that evicts makes room for the others too: nothing that it does gives them a turn.
+    fn wanted_of(&self, class: Class) -> usize {
+        wanted(class, if self.is_near { 1 + self.session.under_way() } else { 1 })
     }
 
     /// Looks now and then whether other clients have retired entries in this client's slabs, as
@@ -214,6 +243,11 @@ impl<F: Fabric> Client<F> {
     fn set_known_full(&self, class: Class) {
         self.alloc.borrow_mut().list(class).known_full = evictions_without_look(class);
     }
+}
+
+/// The number of entries for which room is made at a time, if so many could be used.
+fn wanted(class: Class, entries: usize) -> usize {
+    entries.min(BATCH_PUTS).min((EVICTED_BYTES_MAX / class.entry_bytes) as usize)
 }
 
 /// How often a client evicts entries of a class before it looks again for memory that nobody uses.

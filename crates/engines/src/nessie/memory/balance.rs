@@ -36,10 +36,14 @@ impl<F: Fabric> Client<F> {
         Ok(waits && Box::pin(self.poll_waits()).await?)
     }
 
-    /// Evicts values of a class, and looks now and then whether other memory should belong to it.
-    /// Returns whether there is room now.
-    pub(super) async fn evict_in_balance(&self, class: Class) -> Result<bool, EngineError> {
-        let evicted = self.evict(class).await?;
+    /// Evicts values of a class, as many as are wanted or a few, and looks now and then whether
+    /// other memory should belong to it. Returns whether there is room now.
+    pub(super) async fn evict_in_balance(
+        &self,
+        class: Class,
+        wanted: usize,
+    ) -> Result<bool, EngineError> {
+        let evicted = self.evict(class, wanted).await?;
         if let Some(victims) = evicted.as_ref().filter(|_| self.evicts()) {
             Box::pin(self.balance(class, victims)).await?;
         }

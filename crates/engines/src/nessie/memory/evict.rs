@@ -17,8 +17,8 @@
 //! 4. Only a table that evicts has victims.
 
 use std::cell::RefCell;
-use std::collections::BinaryHeap;
 
+use arrayvec::ArrayVec;
 use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
 
 use crate::error::EngineError;
@@ -49,6 +49,8 @@ const COUNTED_BUCKETS: usize = 4;
 const SAMPLED_IN_SLABS: usize = 64;
 /// A value that was never used counts for this part of its bytes when it is evicted.
 const UNUSED_COUNTS: f32 = 0.25;
+/// Bytes of a victim that are prefetched.
+const PREFETCHED_BYTES_MAX: u64 = 256;
 /// Bytes of the key that are read with an entry's header.
 const KEY_GUESS_BYTES: usize = 64;
 
@@ -94,7 +96,6 @@ impl Drop for Spared<'_> {
 struct Shown {
     slot: RemoteAddr,
     word: Ite,
-    entry: Entry,
     mark: Mark,
     /// The marks of its bucket.
     marks: Marks,
@@ -111,16 +112,20 @@ impl<F: Fabric> Client<F> {
         if victim.has_expired { 0 } else { self.worth_of_mark(victim.mark) }
     }
 
-    /// Makes room for entries of a class in the client's own slabs. Returns the victims, if there
-    /// is some now.
-    pub(super) async fn evict(&self, class: Class) -> Result<Option<Vec<Victim>>, EngineError> {
+    /// Makes room for entries of a class in the client's own slabs, for as many as are wanted or
+    /// for a few. Returns the victims, if there is some now.
+    pub(super) async fn evict(
+        &self,
+        class: Class,
+        wanted: usize,
+    ) -> Result<Option<Vec<Victim>>, EngineError> {
         if !self.evicts() && !planted::is(Bug::StoringTableEvicts) {
             return Ok(None);
         }
         self.look_at_clock().await?;
         let _epoch = self.session.pin(&self.fabric)?;
         let in_index = match self.evicts() {
-            true => self.victims_in_index(class).await?,
+            true => self.victims_in_index(class, wanted).await?,
             false => None,
         };
         let victims = match in_index {
@@ -132,11 +137,47 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The values of a class that are worth least in some places of the index, as far as their
-    /// entries are in the client's own slabs; `None` if few are.
-    async fn victims_in_index(&self, class: Class) -> Result<Option<Vec<Victim>>, EngineError> {
+    /// entries are in the client's own slabs; `None` if few are. Each pass over them prefetches
+    /// what the next one looks at.
+    async fn victims_in_index(
+        &self,
+        class: Class,
+        wanted: usize,
+    ) -> Result<Option<Vec<Victim>>, EngineError> {
+        let mut least = Vec::with_capacity(wanted.max(EVICTED_NEAR));
+        loop {
+            let before = least.len();
+            self.least_in_index(class, &mut least).await?;
+            if least.len() == before || least.len() >= wanted {
+                break;
+            }
+        }
+        if least.is_empty() {
+            return Ok(None);
+        }
+        let mut victims = Vec::with_capacity(least.len());
+        for shown in least {
+            victims.extend(self.victim_shown(class, shown)?);
+        }
+        // The ghost of a key in a far bucket is not worth a round trip.
+        if self.is_near {
+            for victim in victims.iter_mut().filter(|victim| victim.first_marks.is_none()) {
+                let first = victim.hash.first_bucket(&self.map);
+                victim.first_marks = Some(Marks(self.fabric.load(self.map.marks_addr(first))?));
+            }
+        }
+        Ok(Some(victims))
+    }
+
+    /// Adds the values that are worth least in one place of the index, of so many as it takes to
+    /// choose well. Adds none if there are few.
+    async fn least_in_index(
+        &self,
+        class: Class,
+        found: &mut Vec<Shown>,
+    ) -> Result<(), EngineError> {
         let mut seen = 0;
-        // The largest is the one that is worth most.
-        let mut least: BinaryHeap<(u32, Shown)> = BinaryHeap::new();
+        let mut least: ArrayVec<(u32, Shown), EVICTED_FAR> = ArrayVec::new();
         let (runs, most) = match self.is_near {
             true => (NEAR_RUNS, EVICTED_NEAR),
             false => (FAR_RUNS, EVICTED_FAR),
@@ -144,31 +185,30 @@ impl<F: Fabric> Client<F> {
         for _ in 0..runs {
             self.look_at_run(class, |worth, shown| {
                 seen += 1;
-                if least.len() < most {
-                    least.push((worth, shown));
-                } else if least.peek().is_some_and(|dearest| worth < dearest.0) {
+                if least.len() == most {
+                    if least.last().is_some_and(|dearest| worth >= dearest.0) {
+                        return;
+                    }
                     least.pop();
-                    least.push((worth, shown));
                 }
+                let at = least.partition_point(|other| other.0 <= worth);
+                least.insert(at, (worth, shown));
             })
             .await?;
             if seen >= most * SAMPLED_FOR_ONE {
                 break;
             }
         }
-        if seen < SAMPLED_FOR_ONE {
-            return Ok(None);
-        }
-        let mut least = least.into_sorted_vec();
         least.truncate(seen / SAMPLED_FOR_ONE);
-        let mut victims = Vec::with_capacity(least.len());
-        for (_, shown) in &least {
-            self.fabric.will_read(self.entry_addr(&class, shown.entry));
-        }
         for (_, shown) in least {
-            victims.extend(self.victim_shown(class, shown).await?);
+            if let Some((at, _)) = self.entry_at(shown.word) {
+                // It is written next.
+                let len = class.entry_bytes.min(PREFETCHED_BYTES_MAX);
+                self.fabric.will_store(at, len as usize);
+            }
+            found.push(shown);
         }
-        Ok(Some(victims))
+        Ok(())
     }
 
     /// Looks at the buckets at the hand, which goes on behind them, and hands on the slots that
@@ -183,8 +223,14 @@ impl<F: Fabric> Client<F> {
         let bucket_bytes = geometry.bucket_bytes() as usize;
         let run = if self.is_near { NEAR_RUN_BUCKETS } else { FAR_RUN_BUCKETS };
         let (first, buckets) = self.hand.next(&self.map, &self.fabric, run);
-        let (run, done) = self.fabric.read(first, buckets * bucket_bytes, self.spare.take()).await;
-        done?;
+        let (mut run, bytes) = (self.spare.take(), buckets * bucket_bytes);
+        if self.is_near {
+            // Other lanes would evict for themselves meanwhile.
+            self.fabric.load_bytes(first, bytes, &mut run)?;
+        } else {
+            let (read, done) = self.fabric.read(first, bytes, run).await;
+            (run, _) = (read, done?);
+        }
         let (mut worth, epoch) = (self.worth.learned(), self.mark_epoch());
         for (number, bucket) in run.chunks_exact(bucket_bytes).enumerate() {
             let at = first.add((number * bucket_bytes) as u64);
@@ -200,12 +246,12 @@ impl<F: Fabric> Client<F> {
                 if number % COUNTED_BUCKETS == 0 {
                     worth.saw(mark, epoch);
                 }
-                let Some(entry) = self.own_entry(&class, word)? else {
+                if !self.is_in_own_slab(&class, word)? {
                     self.age_on(slot, mark)?;
                     continue;
-                };
+                }
                 let mark = self.faded(slot, mark)?;
-                shows(worth.of(mark, epoch), Shown { slot, word, entry, mark, marks });
+                shows(worth.of(mark, epoch), Shown { slot, word, mark, marks });
             }
         }
         drop(worth);
@@ -213,30 +259,27 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// The entry that a word names, if it is of the class and in a slab that this client leases.
+    /// Whether a word names a place in a slab of the class that this client leases.
     #[inline]
-    fn own_entry(&self, class: &Class, word: Ite) -> Result<Option<Entry>, EngineError> {
+    fn is_in_own_slab(&self, class: &Class, word: Ite) -> Result<bool, EngineError> {
         let place = self.map.codec.place(word);
         if !self.tables.contains(&place.dti) || place.offset >= self.map.data_bytes() {
-            return Ok(None);
+            return Ok(false);
         }
-        let Some(entry) = class.entry(place) else { return Ok(None) };
-        let is_mine = self.owner().leases(class, entry.slab)?;
-        Ok(is_mine.then_some(entry))
+        let Some(slab) = class.slab(place) else { return Ok(false) };
+        Ok(self.owner().leases(class, slab)?)
     }
 
     pub(in crate::nessie) fn entry_addr(&self, class: &Class, entry: Entry) -> RemoteAddr {
         self.map.slab_addr(entry.slab).add(class.entry_at(entry.number))
     }
 
-    /// What a slot shows as a victim, if the entry is still the one.
-    async fn victim_shown(
-        &self,
-        class: Class,
-        shown: Shown,
-    ) -> Result<Option<Victim>, EngineError> {
-        let Shown { slot, word, entry, mark, marks } = shown;
-        let Some((header, head)) = self.own_head(&class, entry).await? else { return Ok(None) };
+    /// What a slot shows as a victim, if the entry is still the one. The marks of the key's first
+    /// bucket are known only if it is the slot's.
+    fn victim_shown(&self, class: Class, shown: Shown) -> Result<Option<Victim>, EngineError> {
+        let Shown { slot, word, mark, marks } = shown;
+        let Some(entry) = class.entry(self.map.codec.place(word)) else { return Ok(None) };
+        let Some((header, head)) = self.own_head(&class, entry)? else { return Ok(None) };
         let generation = unpinned(header.generation);
         let mask = self.map.codec.gen_mask();
         if generation & mask != self.map.codec.generation(word) {
@@ -246,13 +289,12 @@ impl<F: Fabric> Client<F> {
         if self.is_held(self.entry_addr(&class, entry), &header, hash)? {
             return Ok(None);
         }
+        self.will_retire(word, &class);
         let (first, (bucket, _)) = (hash.first_bucket(&self.map), self.map.bucket_of(slot));
-        let first_marks = match first == bucket {
-            true => Some(marks),
-            false if self.is_near => Some(Marks(self.fabric.load(self.map.marks_addr(first))?)),
-            // A ghost is not worth a round trip.
-            false => None,
-        };
+        let first_marks = (first == bucket).then_some(marks);
+        if first_marks.is_none() && self.is_near {
+            self.fabric.will_store(first, 8);
+        }
         let has_expired = self.is_expired(&header, &head);
         self.spare.give_back(head);
         Ok(Some(Victim {
@@ -302,33 +344,56 @@ impl<F: Fabric> Client<F> {
         &self,
         victims: &[Victim],
     ) -> Result<u64, EngineError> {
-        let Some(Victim { class, .. }) = victims.first() else { return Ok(0) };
-        let mut forgotten = Forgotten::default();
+        let mut evicted = Vec::with_capacity(victims.len());
         let mut failed = None;
-        let lanes = if self.is_near { 1 } else { LANES };
         let evictions = victims.iter().map(|victim| async move {
-            self.evict_victim(victim).await.map(|evicted| evicted.then_some(victim))
+            let empty = self.fresh_empty().await?;
+            Ok(self.evict_victim(victim, empty).await?.then_some(victim))
         });
-        let mut turned_over = 0.0;
-        lanes::run(lanes, evictions, |evicted| match evicted {
-            Ok(Some(victim)) => {
-                let count = match victim.has_expired {
-                    true => &mut forgotten.expired,
-                    false => &mut forgotten.evicted,
-                };
-                *count += 1;
-                turned_over += victim.counts() * victim.class.entry_bytes as f32;
-            }
-            Ok(None) => (),
+        let mut seen = |seen: Result<Option<_>, _>| match seen {
+            Ok(victim) => evicted.extend(victim),
             Err(error) => failed = Some(error),
-        })
-        .await;
-        let count = forgotten.evicted + forgotten.expired;
-        if count > 0 {
-            self.count_forgotten(class, forgotten).await?;
-            self.turn_over(turned_over as u64).await?;
+        };
+        match self.is_near {
+            true => {
+                for eviction in evictions {
+                    seen(eviction.await);
+                }
+            }
+            false => lanes::run(LANES, evictions, seen).await,
         }
-        failed.map_or(Ok(count), Err)
+        self.count_evicted(&evicted).await?;
+        failed.map_or(Ok(evicted.len() as u64), Err)
+    }
+
+    /// Puts a word into the slot of a victim, which is evicted by that. Returns whether it did.
+    pub(in crate::nessie) async fn evict_for(
+        &self,
+        victim: &Victim,
+        word: Ite,
+    ) -> Result<bool, EngineError> {
+        let is_out = self.evict_victim(victim, word).await?;
+        if is_out {
+            self.count_evicted(&[victim]).await?;
+        }
+        Ok(is_out)
+    }
+
+    /// Counts values of a class that were evicted.
+    async fn count_evicted(&self, victims: &[&Victim]) -> Result<(), EngineError> {
+        let Some(Victim { class, .. }) = victims.first() else { return Ok(()) };
+        let mut forgotten = Forgotten::default();
+        let mut turned_over = 0.0;
+        for victim in victims {
+            let count = match victim.has_expired {
+                true => &mut forgotten.expired,
+                false => &mut forgotten.evicted,
+            };
+            *count += 1;
+            turned_over += victim.counts() * class.entry_bytes as f32;
+        }
+        self.count_forgotten(class, forgotten).await?;
+        self.turn_over(turned_over as u64).await
     }
 
     /// The values among some entries of a class.
@@ -354,7 +419,7 @@ impl<F: Fabric> Client<F> {
         if !owner.is_used(&class, entry)? {
             return Ok(None);
         }
-        let Some((header, head)) = self.own_head(&class, entry).await? else { return Ok(None) };
+        let Some((header, head)) = self.own_head(&class, entry)? else { return Ok(None) };
         let generation = unpinned(header.generation);
         let hash = KeyHash::of(&self.map, &head[header.key_at()..header.value_at()]);
         if self.is_held(self.entry_addr(&class, entry), &header, hash)? {
@@ -386,26 +451,21 @@ impl<F: Fabric> Client<F> {
         }))
     }
 
-    /// The header and the key of an entry; `None` if it cannot have them. If the entry is used anew
-    /// meanwhile, they may be of both uses: then no slot shows what an eviction would expect.
-    async fn own_head(
-        &self,
-        class: &Class,
-        entry: Entry,
-    ) -> Result<Option<(Header, Buf)>, EngineError> {
+    /// The header and the key of an entry of a mapped slab; `None` if it cannot have them. If the
+    /// entry is used anew meanwhile, they may be of both uses: then no slot shows what an eviction
+    /// would expect.
+    fn own_head(&self, class: &Class, entry: Entry) -> Result<Option<(Header, Buf)>, EngineError> {
         let at = self.entry_addr(class, entry);
         let most = (class.entry_bytes as usize).min(BEFORE_VALUE_BYTES_MAX);
         let first = (HEADER_BYTES + EXPIRY_BYTES + KEY_GUESS_BYTES).min(most);
         let mut head = self.spare.take();
-        let (filled, done) = self.fabric.read(at, first, head).await;
-        (head, _) = (filled, done?);
+        self.fabric.load_bytes(at, first, &mut head)?;
         let Some(header) = Header::read(&head).filter(|header| header.value_at() <= most) else {
             return Ok(None);
         };
         if header.value_at() > head.len() {
             let (have, rest) = (head.len(), header.value_at() - head.len());
-            let (filled, done) = self.fabric.read(at.add(have as u64), rest, head).await;
-            (head, _) = (filled, done?);
+            self.fabric.load_bytes(at.add(have as u64), rest, &mut head)?;
         }
         Ok(Some((header, head)))
     }
@@ -437,15 +497,15 @@ impl<F: Fabric> Client<F> {
         Ok(was_pinned && is_pinned(&self.fabric, &self.map, at)?)
     }
 
-    /// Evicts a value. Returns whether it did: not if the slot has changed.
-    async fn evict_victim(&self, victim: &Victim) -> Result<bool, EngineError> {
+    /// Evicts a value, whose slot gets another word. Returns whether it did: not if the slot has
+    /// changed.
+    async fn evict_victim(&self, victim: &Victim, to: Ite) -> Result<bool, EngineError> {
         let Victim { slot, word, entry, class, generation, .. } = victim;
         if planted::is(Bug::FreedBeforeEvicted) {
             self.retire(*entry, class, *generation)?;
         }
-        let empty = self.fresh_empty().await?;
         // Linearization point of an eviction (protocol V3).
-        let is_out = self.fabric.compare_swap(*slot, word.0, empty.0).await? == word.0;
+        let is_out = self.fabric.compare_swap(*slot, word.0, to.0).await? == word.0;
         if !is_out && !planted::is(Bug::EvictedAnyway) {
             return Ok(false);
         }
@@ -502,7 +562,7 @@ mod tests {
         for _ in 0..client.map.buckets() {
             block_on(client.look_at_run(class, |_, one| _ = shown.insert(one))).unwrap();
         }
-        let victims = shown.into_iter().map(|one| block_on(client.victim_shown(class, one)));
+        let victims = shown.into_iter().map(|one| client.victim_shown(class, one));
         victims.filter_map(Result::unwrap).collect()
     }
 

@@ -9,12 +9,13 @@
 //! look at the other slots. This is sound only if all other operations respect a free home: a
 //! tentative insert elsewhere gives way when it sees a free home, and a move changes its tag.
 
+use arrayvec::ArrayVec;
 use loch_fabric::{Fabric, RemoteAddr};
 
 use super::draft::{Attempt, Draft, Installed, Rule};
 use super::tentative::{Other, Rival};
 use crate::error::EngineError;
-use crate::limits::{LOOKS_MAX, MOVE_DEPTH_MAX, WAYS_MAX};
+use crate::limits::{CANDIDATES_MAX, LOOKS_MAX, MOVE_DEPTH_MAX, WAYS_MAX};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::client::look::Words;
@@ -24,6 +25,12 @@ use crate::nessie::layout::ite::{Ite, State};
 use crate::nessie::layout::marks::{Mark, Marks};
 use crate::nessie::memory::evict::Victim;
 use crate::planted::{self, Bug};
+
+/// The word that a tentative one replaces: it is EMPTY, or the slot's value is evicted.
+pub(super) enum Over {
+    Empty(Ite),
+    Victim(Victim),
+}
 
 impl<F: Fabric> Client<F> {
     /// Inserts a key; `words` show no value of the key, and have `marks` beside them if the table
@@ -47,8 +54,8 @@ impl<F: Fabric> Client<F> {
             return self.marked(candidates, (0, marks[0]), done);
         }
         if let Some(free) = (1..candidates.count()).find(|c| codec.is_empty(words[*c])) {
-            let tentative = (free, words[free]);
-            let done = self.insert_tentatively(candidates, tentative, draft, own, rival).await?;
+            let over = Over::Empty(words[free]);
+            let done = self.insert_tentatively(candidates, free, over, draft, own, rival).await?;
             return self.marked(candidates, (free, marks[0]), done);
         }
         for (slot, word) in words[..candidates.count()].iter().enumerate() {
@@ -63,9 +70,10 @@ impl<F: Fabric> Client<F> {
             return Ok(Attempt::Again);
         }
         if self.evicts() {
-            // If another client was faster, a slot may be free now.
-            Box::pin(self.evict_from_slots(candidates, words, marks)).await?;
-            return Ok(Attempt::Again);
+            let victim = Box::pin(self.victim_in_slots(candidates, words, marks)).await?;
+            let Some((slot, over)) = victim else { return Ok(Attempt::Again) };
+            let done = self.insert_tentatively(candidates, slot, over, draft, own, rival).await?;
+            return self.marked(candidates, (slot, marks[0]), done);
         }
         Err(EngineError::IndexFull {
             slots: self.map.shape.geometry.index_slots(),
@@ -80,35 +88,50 @@ impl<F: Fabric> Client<F> {
         (slot, first_marks): (usize, Marks),
         attempt: Attempt,
     ) -> Result<Attempt, EngineError> {
-        if self.evicts() && matches!(attempt, Attempt::Done(Installed::Yes(_))) {
-            let (now, hash) = (self.mark_epoch(), candidates.hash);
-            let mark = match first_marks.has_ghost(hash.print()) {
-                true => Mark::returned(now),
-                false => Mark::new(now),
-            };
-            self.write_mark(candidates.slot(slot), mark)?;
+        if matches!(attempt, Attempt::Done(Installed::Yes(_))) {
+            self.mark_inserted(candidates, slot, first_marks)?;
         }
         Ok(attempt)
     }
 
-    /// Evicts the value that is worth least of those that take up all slots of a key (protocol V).
-    async fn evict_from_slots(
+    /// Marks the slot of a value that was inserted, if the table evicts. `first_marks` are those of
+    /// the key's first bucket.
+    pub(super) fn mark_inserted(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+        first_marks: Marks,
+    ) -> Result<(), EngineError> {
+        if !self.evicts() {
+            return Ok(());
+        }
+        let now = self.mark_epoch();
+        let mark = match first_marks.has_ghost(candidates.hash.print()) {
+            true => Mark::returned(now),
+            false => Mark::new(now),
+        };
+        self.write_mark(candidates.slot(slot), mark)
+    }
+
+    /// The slot with the value that is worth least of those that take up all slots of a key.
+    pub(super) async fn victim_in_slots(
         &self,
         candidates: &Candidates,
         words: &Words,
         marks: &[Marks; WAYS_MAX],
-    ) -> Result<(), EngineError> {
-        let mut slots: Vec<usize> = (0..candidates.count()).collect();
-        slots.sort_by_key(|slot| self.worth_of_mark(candidates.mark_in(marks, *slot)));
-        for slot in slots {
+    ) -> Result<Option<(usize, Over)>, EngineError> {
+        let mut slots: ArrayVec<(u32, usize), CANDIDATES_MAX> = (0..candidates.count())
+            .map(|slot| (self.worth_of_mark(candidates.mark_in(marks, slot)), slot))
+            .collect();
+        slots.sort_unstable();
+        for (_, slot) in slots {
             let (at, word) = (candidates.slot(slot), words[slot]);
             let mark = candidates.mark_in(marks, slot);
             if let Some(victim) = self.victim_of(at, word, mark).await? {
-                self.evict_all(&[victim]).await?;
-                break;
+                return Ok(Some((slot, Over::Victim(victim))));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The value that a slot shows, as a victim.
@@ -180,7 +203,8 @@ impl<F: Fabric> Client<F> {
     async fn insert_tentatively(
         &self,
         candidates: &Candidates,
-        (slot, free): (usize, Ite),
+        slot: usize,
+        over: Over,
         draft: &Draft<'_>,
         own: Own,
         rival: &mut Rival,
@@ -188,7 +212,7 @@ impl<F: Fabric> Client<F> {
         let new = self.visible(candidates.filter, &own);
         let tentative = self.map.codec.with_state(new, State::Tentative);
         // Protocol K5.
-        if self.cas(candidates, slot, free, tentative).await?.is_err() {
+        if !self.begin_tentatively(candidates, slot, over, tentative).await? {
             return Ok(Attempt::Again);
         }
         let verified = self.verify(candidates, slot, draft.key, rival).await;
@@ -211,6 +235,22 @@ impl<F: Fabric> Client<F> {
             }
             // Another client removed the word: it certainly had no effect.
             Err(_) => Ok(Attempt::Renew),
+        }
+    }
+
+    /// Puts a tentative word into a slot. Returns whether it did: not if the slot has changed.
+    #[inline]
+    pub(super) async fn begin_tentatively(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+        over: Over,
+        tentative: Ite,
+    ) -> Result<bool, EngineError> {
+        match over {
+            Over::Empty(free) => Ok(self.cas(candidates, slot, free, tentative).await?.is_ok()),
+            // As if the slot had been free in between.
+            Over::Victim(victim) => Box::pin(self.evict_for(&victim, tentative)).await,
         }
     }
 

@@ -301,7 +301,7 @@ impl<F: Fabric> Client<F> {
 
     /// Gives an owned entry, whose tentative word was in the index, a new generation, so that the
     /// old word is never used again (rule U).
-    async fn renew<'a>(
+    pub(super) async fn renew<'a>(
         &'a self,
         draft: &Draft<'_>,
         own: Own,

@@ -18,6 +18,7 @@
 mod delete;
 mod far;
 mod get;
+mod insert;
 mod put;
 
 use loch_fabric::limits::BUCKET_WORDS_MAX;

@@ -8,7 +8,7 @@ use crate::error::EngineError;
 use crate::limits::{BATCH_PUT_BYTES_MAX, BATCH_PUTS};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
-use crate::nessie::client::batch::{Batch, Look, Old, Written};
+use crate::nessie::client::batch::{Batch, Look, Old, Renewed, Written};
 use crate::nessie::layout::dte::flags;
 use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::layout::ite::Ite;
@@ -81,7 +81,9 @@ impl<F: Fabric> Client<F> {
         batch.old.clear();
         batch.rest.clear();
         let epoch = self.session.pin(&self.fabric)?;
-        self.write_entries(batch, pairs)?;
+        if let Err(error) = self.write_all_entries(batch, pairs).await {
+            return Err(self.released(batch.owned.drain(..), error));
+        }
         let count = batch.owned.len();
         if let Err(error) = self.find_old(batch, &pairs[..count], entry_len).await {
             // No word of the index names the entries.
@@ -89,7 +91,8 @@ impl<F: Fabric> Client<F> {
         }
         self.replace_entries(batch, pairs, &mut stored).await?;
         let epoch = Some(epoch).filter(|_| !planted::is(Bug::BatchRestUnpinned));
-        self.install_rest(batch, pairs, &mut stored).await?;
+        let renewed = self.insert_rest(batch, &mut stored).await?;
+        self.install_rest(batch, pairs, renewed, &mut stored).await?;
         drop(epoch);
         self.put_others(count, &pairs[count..], &mut stored).await?;
         Ok(pairs.len())
@@ -133,19 +136,38 @@ impl<F: Fabric> Client<F> {
         Ok(chased?)
     }
 
-    /// Takes an entry for each pair, and writes it, up to the first for which there is none, or
-    /// that is long.
-    fn write_entries<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    /// Takes an entry for each pair, and writes it, up to the first that is long, or for which
+    /// there is none and cannot be one at once.
+    async fn write_all_entries<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         batch: &mut Batch,
         pairs: &[(K, V)],
     ) -> Result<(), EngineError> {
+        batch.owned.clear();
+        let mut before = None;
+        while let Some(class) = self.write_entries(batch, pairs)? {
+            let count = batch.owned.len();
+            // All that has become free may be pinned.
+            let is_in_vain = before.replace(count) == Some(count);
+            if is_in_vain || !Box::pin(self.make_room_for(class, pairs.len() - count)).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on writing entries, up to the first pair that is long. Returns the class of which there
+    /// is no entry, if one is missing.
+    fn write_entries<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        batch: &mut Batch,
+        pairs: &[(K, V)],
+    ) -> Result<Option<Class>, EngineError> {
         let Batch { looks, owned, written, entry, .. } = batch;
-        owned.clear();
         let mut alloc = self.alloc.borrow_mut();
         let mut class: Option<(usize, Class)> = None;
-        for (number, (pair, written)) in pairs.iter().zip(written).enumerate() {
-            let draft = draft(pair, looks[number].hash, written.version);
+        for number in owned.len()..pairs.len() {
+            let draft = draft(&pairs[number], looks[number].hash, written[number].version);
             let entry_len = draft.entry_len();
             if entry_len > BATCH_PUT_BYTES_MAX {
                 break;
@@ -154,12 +176,12 @@ impl<F: Fabric> Client<F> {
                 Some((len, class)) if len == entry_len => class,
                 _ => class.insert((entry_len, self.map.classes.of(entry_len))).1,
             };
-            let Some(own) = alloc.take(self.owner(), class)? else { break };
+            let Some(own) = alloc.take(self.owner(), class)? else { return Ok(Some(class)) };
             self.write_at_once(&draft, &own, entry)?;
-            written.entry_len = entry_len as u32;
+            written[number].entry_len = entry_len as u32;
             owned.push(own);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Replaces the old entries by the new ones, and leaves the keys that others changed to the
@@ -200,7 +222,11 @@ impl<F: Fabric> Client<F> {
 
     /// Gives back the entries of a batch that ended with `error`. Returns its error.
     #[cold]
-    fn released(&self, own: impl Iterator<Item = Own>, error: EngineError) -> EngineError {
+    pub(super) fn released(
+        &self,
+        own: impl Iterator<Item = Own>,
+        error: EngineError,
+    ) -> EngineError {
         let mut result = Err(error);
         let released = own.filter_map(|own| self.release(own).err());
         released.for_each(|error| add_error(&mut result, error));
@@ -267,6 +293,7 @@ impl<F: Fabric> Client<F> {
         &self,
         batch: &Batch,
         pairs: &[(K, V)],
+        renewed: Renewed,
         stored: &mut impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
         if batch.rest.is_empty() {
@@ -278,7 +305,12 @@ impl<F: Fabric> Client<F> {
             let (version, own) = (batch.written[number].version, batch.owned[number]);
             let draft = draft(&pairs[number], batch.looks[number].hash, version);
             let epoch = self.session.pin(&self.fabric)?;
+            let is_renewed = renewed.contains(*key);
             begun.push(async move {
+                let (own, epoch) = match is_renewed {
+                    true => self.renew(&draft, own, epoch).await?,
+                    false => (own, epoch),
+                };
                 let installed = self.install(&draft, own, epoch, Rule::Always).await;
                 installed.map(|_| (number, version))
             });
