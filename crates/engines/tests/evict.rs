@@ -6,8 +6,9 @@ use cluster::{Plan, TestCluster};
 use loch_engines::Kv;
 use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::{Client, PutOptions};
+use loch_fabric::Buf;
+use loch_fabric::lanes::{self, block_on};
 use loch_fabric::shm::ShmEndpoint;
-use loch_fabric::{Buf, lanes::block_on};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -77,6 +78,59 @@ fn a_full_table_takes_any_number_of_values() {
         assert_eq!((of.evicted, of.expired), (fit * 4 - count, 0), "{len}");
         assert_eq!(client.counts().evicted.get(), of.evicted);
     }
+}
+
+/// A batch makes room for all of its keys at once, also if they have values of several sizes.
+#[test]
+fn batches_fill_a_table_that_evicts() {
+    for (table_bytes, index_slots, lens) in [
+        // Memory is short; of several sizes; the index is short.
+        (2 << 20, 1 << 14, [100, 100]),
+        (2 << 20, 1 << 14, [60, 700]),
+        (4 << 20, 600, [100, 100]),
+    ] {
+        let cluster = TestCluster::new(plan(table_bytes, index_slots));
+        let client = cluster.client(0);
+        let len_of = |i: u64| lens[i as usize % 2];
+        let (all, mut lost) = (40_000, 0);
+        for first in (0..all).step_by(32) {
+            let batch = first..first + 32;
+            let pairs: Vec<_> = batch.clone().map(|i| (key(i), value(i, len_of(i)))).collect();
+            let mut stored = [0; 32];
+            block_on(client.put_many(&pairs, |pair, _| stored[pair] += 1)).unwrap();
+            assert_eq!(stored, [1; 32], "each is stored, and told once");
+            for i in batch {
+                let found = get(&client, &key(i));
+                assert!(found.as_ref().is_none_or(|found| *found == value(i, len_of(i))), "{i}");
+                lost += u64::from(found.is_none());
+            }
+        }
+        // The key of a batch may take the slot of another one.
+        assert!(lost < all / 20, "{lost} of {all} were gone at once");
+        check(&client);
+        let report = block_on(client.check()).unwrap();
+        let usage = block_on(client.usage(0)).unwrap();
+        let evicted: u64 = usage.forgotten.unwrap().iter().map(|of| of.evicted).sum();
+        assert_eq!(report.values + evicted, all, "{lens:?}: every value is there or was evicted");
+    }
+}
+
+/// A lane makes room for the others too, but not if that takes much of the memory.
+#[test]
+fn lanes_that_put_long_values_keep_most_of_them() {
+    let (len, table_bytes) = (30_000, 2 << 20);
+    let cluster = TestCluster::new(plan(table_bytes, 1 << 10));
+    let client = cluster.client(0);
+    let puts = (0..600).map(|i| {
+        let client = &client;
+        async move { client.put(&key(i), &value(i, len), PutOptions::default()).await }
+    });
+    let mut errors = Vec::new();
+    block_on(lanes::run(16, puts, |put| errors.extend(put.err())));
+    assert!(errors.is_empty(), "{errors:?}");
+    let (count, fit) = (present(&client, 0..600, len), table_bytes as usize / len);
+    assert!(count * 10 > fit * 7, "{count} of {fit}");
+    check(&client);
 }
 
 #[test]
@@ -156,12 +210,11 @@ fn memory_goes_to_the_sizes_that_are_put() {
 /// not there, until memory has new values. Then returns how many of as many reads found theirs.
 fn hits(client: &Client<ShmEndpoint>, keys: std::ops::Range<u64>, len: usize) -> u64 {
     let (first, count) = (keys.start, keys.end - keys.start);
-    let (mut puts, mut reads, mut hits, mut drawn) = (0, 0, 0, 7_u64);
+    let (mut puts, mut reads, mut hits) = (0, 0, 0);
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
     let turnover = TABLE_BYTES / len as u64;
     while puts < turnover || reads < 4 * turnover {
-        drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let part = (drawn >> 33) as f64 / (1_u64 << 31) as f64;
-        let key = key(first + (part.powi(3) * count as f64) as u64);
+        let key = key(first + (rng.random::<f64>().powi(3) * count as f64) as u64);
         let found = get(client, &key).is_some();
         if puts >= turnover {
             (reads, hits) = (reads + 1, hits + u64::from(found));
