@@ -328,6 +328,60 @@ fn clients_that_fill_at_once_never_see_an_error() {
     }
 }
 
+/// A value that is pinned for long becomes the one that is worth least.
+#[test]
+fn pinned_values_do_not_keep_others_from_being_evicted() {
+    for (pinned, len) in [(1, 50_000), (16, 8000), (120, 3000)] {
+        let cluster = TestCluster::new(plan(1280 << 10, 1 << 10));
+        let client = cluster.client(0);
+        let others: Vec<_> = (0..4).map(|_| cluster.client(0)).collect();
+        (0..pinned).for_each(|i| put(&client, &key(i), &value(i, len)));
+        let pin = |i: u64| block_on(others[i as usize / 32].pin(&key(i))).unwrap().unwrap();
+        let pins: Vec<_> = (0..pinned).map(pin).collect();
+        let fit = (1280 << 10) / len as u64;
+        for i in 1000..1000 + 20 * fit {
+            put(&client, &key(i), &value(i, len));
+            for read in (i.saturating_sub(20)).max(1000)..=i {
+                get(&client, &key(read));
+            }
+        }
+        drop(pins);
+        check(&client);
+    }
+}
+
+/// A client with lanes evicts for all of them: what it has evicted is not yet there for a look at
+/// its own slabs to end with.
+#[test]
+fn lanes_and_batches_take_over_the_memory_of_a_client_that_has_ended() {
+    for is_batch in [false, true] {
+        let (len, table_bytes) = (3000, 8 << 20);
+        let cluster = TestCluster::new(plan(table_bytes, 1 << 13));
+        let (ends, stays) = (cluster.client(0), cluster.client(0));
+        let fit = table_bytes / (len as u64 + 48);
+        for i in 0..fit * 2 {
+            put(&ends, &key(i), &value(i, len));
+            put(&stays, &key(1_000_000 + i), &value(1_000_000 + i, len));
+        }
+        block_on(ends.detach()).unwrap();
+        let all = 2_000_000..2_000_000 + 20 * fit;
+        if is_batch {
+            let pairs: Vec<_> = all.map(|i| (key(i), value(i, len))).collect();
+            let batches = pairs.chunks(32).map(|pairs| stays.put_many(pairs, |_, _| ()));
+            batches.for_each(|batch| block_on(batch).unwrap());
+        } else {
+            let stays = &stays;
+            let puts = all.map(|i| async move {
+                stays.put(&key(i), &value(i, len), PutOptions::default()).await
+            });
+            block_on(lanes::run(16, puts, |put| _ = put.unwrap()));
+        }
+        let left = present(&stays, 0..fit * 2, len);
+        assert!(left as u64 * 5 < fit, "{left} of {fit} are old, in a batch: {is_batch}");
+        check(&stays);
+    }
+}
+
 #[test]
 fn a_pinned_value_is_not_evicted() {
     let cluster = TestCluster::new(plan(2 << 20, 1 << 14));

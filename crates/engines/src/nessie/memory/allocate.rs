@@ -138,6 +138,11 @@ impl<F: Fabric> Client<F> {
         if self.is_known_full(class) && self.make_room_here(class, sweep, wanted).await? {
             return Ok(());
         }
+        // What a sweep finds may just have been evicted by other lanes.
+        let is_short = self.is_short_of(class);
+        if is_short && Box::pin(self.lease_any(class, Kind::Abandoned, SEARCHES_FOR_ROOM)).await? {
+            return Ok(());
+        }
         let enough = (class.entries / 16).max(1);
         if sweep && self.sweep_some(class, SWEEP_SLABS, enough).await? >= enough {
             return Ok(());
@@ -147,7 +152,7 @@ impl<F: Fabric> Client<F> {
         }
         self.rest_parked(class, PARKED_ENTRIES).await?;
         // A client that evicts will look again soon.
-        let searches = match self.is_short_of(class) {
+        let searches = match is_short {
             true => SEARCHES_FOR_ROOM,
             false => SEARCHES_OF_ALL,
         };
@@ -193,7 +198,10 @@ impl<F: Fabric> Client<F> {
         entries: usize,
     ) -> Result<bool, EngineError> {
         let wanted = wanted(class, entries);
-        Ok(self.is_known_full(class) && self.make_room_here(class, true, wanted).await?)
+        // When it is time to look for other memory, an allocation does that.
+        let is_full =
+            self.alloc.borrow_mut().list(class).known_full > 1 && self.is_known_full(class);
+        Ok(is_full && self.make_room_here(class, true, wanted).await?)
     }
 
     /// The number of entries that the lanes of this client may want. Where memory is near, the

@@ -137,8 +137,8 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The values of a class that are worth least in some places of the index, as far as their
-    /// entries are in the client's own slabs; `None` if few are. Each pass over them prefetches
-    /// what the next one looks at.
+    /// entries are in the client's own slabs; `None` if few are, or none can go. Each pass over them
+    /// prefetches what the next one looks at.
     async fn victims_in_index(
         &self,
         class: Class,
@@ -152,9 +152,6 @@ impl<F: Fabric> Client<F> {
                 break;
             }
         }
-        if least.is_empty() {
-            return Ok(None);
-        }
         let mut victims = Vec::with_capacity(least.len());
         for shown in least {
             victims.extend(self.victim_shown(class, shown)?);
@@ -166,7 +163,8 @@ impl<F: Fabric> Client<F> {
                 victim.first_marks = Some(Marks(self.fabric.load(self.map.marks_addr(first))?));
             }
         }
-        Ok(Some(victims))
+        // If all that are worth least are pinned, others have to go.
+        Ok((!victims.is_empty()).then_some(victims))
     }
 
     /// Adds the values that are worth least in one place of the index, of so many as it takes to
@@ -201,6 +199,10 @@ impl<F: Fabric> Client<F> {
         }
         least.truncate(seen / SAMPLED_FOR_ONE);
         for (_, shown) in least {
+            // The hand has gone round the whole index.
+            if found.iter().any(|other| other.slot == shown.slot) {
+                continue;
+            }
             if let Some((at, _)) = self.entry_at(shown.word) {
                 // It is written next.
                 let len = class.entry_bytes.min(PREFETCHED_BYTES_MAX);
@@ -402,6 +404,9 @@ impl<F: Fabric> Client<F> {
         class: Class,
         entries: Vec<Entry>,
     ) -> Result<Vec<Victim>, EngineError> {
+        for entry in &entries {
+            self.fabric.will_read(self.entry_addr(&class, *entry));
+        }
         let mut victims = Vec::with_capacity(entries.len());
         let mut failed = None;
         let looks = entries.into_iter().map(|entry| self.victim_at(class, entry));
