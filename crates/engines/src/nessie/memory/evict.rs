@@ -137,8 +137,8 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The values of a class that are worth least in some places of the index, as far as their
-    /// entries are in the client's own slabs; `None` if few are, or none can go. Each pass over them
-    /// prefetches what the next one looks at.
+    /// entries are in the client's own slabs; `None` if few are, or none can go. Each pass over
+    /// them prefetches what the next one looks at.
     async fn victims_in_index(
         &self,
         class: Class,
