@@ -13,7 +13,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::script::{CLIENTS_MAX, KEYS, Op, SCRIPT_MAX};
+use crate::script::{CLIENTS_MAX, KEYS, Key, Op, SCRIPT_MAX};
 
 const CALLS_MAX: usize = CLIENTS_MAX * SCRIPT_MAX;
 
@@ -50,6 +50,8 @@ pub enum Event {
     /// It ended without an answer, or its client died: it may have had its effect, or may have it
     /// later, or never.
     Unknown,
+    /// The value of a key was evicted.
+    Evicted(Key),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -153,6 +155,10 @@ impl Sets {
 impl World {
     /// The world after an event; `None` if the event is impossible in this world.
     fn observe(mut self, call: Call, event: Event) -> Option<Self> {
+        if let Event::Evicted(key) = event {
+            self.values[key.index()] = 0;
+            return Some(self);
+        }
         let progress = &mut self.calls[call.0 as usize];
         *progress = match (event, *progress) {
             (Event::Invoked, _) => Progress::Pending,
@@ -162,7 +168,7 @@ impl World {
             (Event::Failed, Progress::Pending) => Progress::Idle,
             (Event::Unknown, Progress::Pending) => Progress::Pending,
             (Event::Unknown, _) => Progress::Idle,
-            (Event::Returned(_) | Event::Failed, _) => return None,
+            (Event::Returned(_) | Event::Failed | Event::Evicted(_), _) => return None,
         };
         Some(self)
     }
@@ -172,7 +178,7 @@ impl World {
 mod tests {
     use super::*;
     use crate::script::Key::{A, B};
-    use Event::{Failed, Invoked, Returned, Unknown};
+    use Event::{Evicted, Failed, Invoked, Returned, Unknown};
 
     /// Whether a history over key A, which has value 9 at first, can be explained.
     fn explained(scripts: &[Vec<Op>], events: &[(usize, usize, Event)]) -> bool {
@@ -243,6 +249,21 @@ mod tests {
         assert!(!explained(&scripts, &seen));
         let unseen = [(0, 0, Invoked), (1, 0, Invoked), (1, 0, Returned(9)), (0, 0, Failed)];
         assert!(explained(&scripts, &unseen));
+    }
+
+    #[test]
+    fn what_was_evicted_is_absent_until_it_is_written_again() {
+        let scripts = [vec![Op::Put(A, 1)], vec![Op::Get(A)]];
+        let (evicted, read) =
+            ((0, 0, Evicted(A)), |value| [(1, 0, Invoked), (1, 0, Returned(value))]);
+        let put = [(0, 0, Invoked), (0, 0, Returned(0))];
+        assert!(explained(&scripts, &[&[evicted][..], &read(0)].concat()));
+        assert!(!explained(&scripts, &[&[evicted][..], &read(9)].concat()));
+        assert!(!explained(&scripts, &[&put[..], &[evicted], &read(1)].concat()));
+        // A PUT under way may come before or after it.
+        let during = |value| [&put[..1], &[evicted], &put[1..], &read(value)].concat();
+        assert!(explained(&scripts, &during(0)) && explained(&scripts, &during(1)));
+        assert!(!explained(&scripts, &during(9)));
     }
 
     #[test]

@@ -43,6 +43,9 @@ pub enum Op {
     Pin(Key),
     /// Sets the value.
     Put(Key, u8),
+    /// Sets the value. If there is none, and the slot shows another key's, that one is evicted: the
+    /// insert takes its place.
+    PutOver(Key, u8, u8),
     /// Removes the value, and returns whether there was one.
     Delete(Key),
     /// `put_if_version`: sets the value to the second if it is the first, and returns whether it
@@ -72,6 +75,7 @@ impl Op {
             Self::Get(key) | Self::Pin(key) | Self::Put(key, _) | Self::Delete(key) => Some(key),
             Self::PutIf(key, ..) | Self::PutIfAbsent(key, _) => Some(key),
             Self::FetchAdd(key) | Self::Remove(key) | Self::Evict(key, _) => Some(key),
+            Self::PutOver(key, ..) => Some(key),
             Self::Move(..) | Self::Settle(_) | Self::Scrub => None,
         }
     }
@@ -85,7 +89,7 @@ impl Op {
     pub fn apply(self, value: u8) -> (u8, u8) {
         match self {
             Self::Get(_) | Self::Pin(_) => (value, value),
-            Self::Put(_, new) => (new, 0),
+            Self::Put(_, new) | Self::PutOver(_, new, _) => (new, 0),
             Self::Delete(_) => (0, u8::from(value != 0)),
             Self::PutIf(_, was, new) if value == was && value != 0 => (new, 1),
             Self::PutIfAbsent(_, new) if value == 0 => (new, 1),
@@ -103,6 +107,7 @@ impl fmt::Display for Op {
             Self::Get(key) => write!(f, "GET({key:?})"),
             Self::Pin(key) => write!(f, "PIN({key:?})"),
             Self::Put(key, value) => write!(f, "PUT({key:?},{value})"),
+            Self::PutOver(key, value, slot) => write!(f, "PUT_OVER({key:?},{value},{slot})"),
             Self::Delete(key) => write!(f, "DELETE({key:?})"),
             Self::PutIf(key, was, value) => write!(f, "PUT_IF({key:?},{was}->{value})"),
             Self::PutIfAbsent(key, value) => write!(f, "PUT_IF_ABSENT({key:?},{value})"),
@@ -139,6 +144,7 @@ fn read(text: &str) -> Option<Op> {
         "GET" => Op::Get(key(next()?)?),
         "PIN" => Op::Pin(key(next()?)?),
         "PUT" => Op::Put(key(next()?)?, number(next()?)?),
+        "PUT_OVER" => Op::PutOver(key(next()?)?, number(next()?)?, number(next()?)?),
         "DELETE" => Op::Delete(key(next()?)?),
         "PUT_IF" => Op::PutIf(key(next()?)?, number(next()?)?, number(next()?)?),
         "PUT_IF_ABSENT" => Op::PutIfAbsent(key(next()?)?, number(next()?)?),
@@ -161,6 +167,7 @@ mod tests {
             Op::Get(Key::A),
             Op::Pin(Key::B),
             Op::Put(Key::B, 3),
+            Op::PutOver(Key::A, 3, 1),
             Op::Delete(Key::A),
             Op::PutIf(Key::A, 9, 1),
             Op::PutIfAbsent(Key::B, 2),

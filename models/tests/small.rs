@@ -112,6 +112,7 @@ fn every_step_of_the_protocol_is_taken() {
         ("insert-delete-read-anywhere", 30_000),
         ("scrub-tentative", 40_000),
         ("evict-beside-put", 10_000),
+        ("replace-beside-insert", 2_000),
         ("insert-with-no-room", 20_000),
         ("tentative-then-delete", 50_000),
         ("move-insert-delete-anywhere", 30_000),

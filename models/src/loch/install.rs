@@ -41,7 +41,7 @@ impl Turn<'_> {
             self.me().own_was_shown && self.setup.lacks(Mutation::TentativeWordReused);
         let me = self.me();
         (me.own, me.own_was_shown, me.at) = (Some(own), false, At::WriteKey);
-        let blind = matches!(self.op, Op::Put(..));
+        let blind = matches!(self.op, Op::Put(..) | Op::PutOver(..));
         let entry = &mut self.state.entries[own as usize];
         (entry.free, entry.blind, entry.marked) = (false, blind, false);
         if !reuses_word {
@@ -66,7 +66,8 @@ impl Turn<'_> {
     /// Writes its value.
     pub fn write_value(&mut self) {
         let value = match self.op {
-            Op::Put(_, value) | Op::PutIf(_, _, value) | Op::PutIfAbsent(_, value) => value,
+            Op::Put(_, value) | Op::PutOver(_, value, _) => value,
+            Op::PutIf(_, _, value) | Op::PutIfAbsent(_, value) => value,
             Op::FetchAdd(_) => 1,
             _ => unreachable!("only these write"),
         };
@@ -109,7 +110,7 @@ impl Turn<'_> {
         }
         let now = self.state.slots[slot];
         let absorbs = match self.op {
-            Op::Put(..) => true,
+            Op::Put(..) | Op::PutOver(..) => true,
             Op::Delete(_) => self.setup.lacks(Mutation::DeleteAbsorbed),
             _ => false,
         };
@@ -174,6 +175,11 @@ impl Turn<'_> {
             if count == 1 {
                 self.me().at = At::HomeInsert;
             }
+        } else if let Some(victim) = self.victim_of_insert(&words) {
+            let me = self.me();
+            me.words = words;
+            me.keep_only(victim);
+            (me.target, me.at) = (victim, At::Replace);
         } else if words.iter().any(|word| word.is_empty()) {
             let me = self.me();
             me.words = words.map(|word| if word.is_empty() { word } else { Word::UNKNOWN });
@@ -261,27 +267,35 @@ impl Turn<'_> {
         if !free.is_empty() || !(first || self.setup.any_free_slot) {
             return false;
         }
+        match self.cas_tentative(choice, free) {
+            true => self.is_tentative(choice),
+            false => self.restart(),
+        }
+        true
+    }
+
+    /// CASes a candidate's word to the own word, tentatively. Returns whether it did.
+    pub fn cas_tentative(&mut self, choice: u8, from: Word) -> bool {
+        let own = self.own_word();
+        match self.setup.lacks(Mutation::NoTentativeInsert) {
+            true => self.cas(choice, from, own, "insert"),
+            false => self.cas(choice, from, own.with(Kind::Tentative, 0, 0), "insert tentatively"),
+        }
+    }
+
+    /// Goes on after a tentative word is in place.
+    pub fn is_tentative(&mut self, choice: u8) {
         let own = self.own_word();
         if self.setup.lacks(Mutation::NoTentativeInsert) {
-            if self.cas(choice, free, own, "insert") {
-                self.inserted(choice, own);
-            } else {
-                self.restart();
-            }
-            return true;
-        }
-        let tentative = own.with(Kind::Tentative, 0, 0);
-        if !self.cas(choice, free, tentative, "insert tentatively") {
-            self.restart();
-            return true;
+            self.inserted(choice, own);
+            return;
         }
         let alone = self.setup.candidates == 1;
         let me = self.me();
-        me.words[choice as usize] = tentative;
+        me.words[choice as usize] = own.with(Kind::Tentative, 0, 0);
         me.keep_only(choice);
         (me.target, me.seen, me.own_was_shown) = (choice, 1 << choice, true);
         me.at = if alone { At::Commit } else { At::Verify };
-        true
     }
 
     /// READs another candidate, after the tentative word is in place.

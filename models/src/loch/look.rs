@@ -34,8 +34,9 @@ impl Turn<'_> {
     /// at once, which saves states.
     fn matters(&mut self, word: Word) -> bool {
         let compares = matches!(self.op, Op::Get(_) | Op::Pin(_) | Op::Delete(_) | Op::PutIf(..));
+        let evicts = matches!(self.op, Op::PutOver(..));
         let key = self.me().key;
-        compares || self.setup.key_reads || word.is_empty() || word.key() == key
+        compares || evicts || self.setup.key_reads || word.is_empty() || word.key() == key
     }
 
     /// Goes on to the next occupied candidate whose key is to be read.

@@ -37,6 +37,8 @@
 //!   client is reused).
 //! * A victim of an eviction is any entry that a slot shows. In production clients evict entries of
 //!   their own slabs, and none that they see pinned.
+//! * An insert that may take a victim's place (PUT_OVER) does so whenever it looks and finds the
+//!   value there, unless home is free. In production it does so only if no slot is free.
 //! * Expiry is not modelled: an expiring value is removed by the CAS of a DELETE.
 
 mod canonical;

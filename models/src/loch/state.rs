@@ -176,6 +176,10 @@ pub enum At {
     EvictLook,
     /// CAS the word in it to EMPTY.
     Evict,
+    /// CAS the word of another key to the own word, tentatively.
+    Replace,
+    /// WRITE the note of the value that was evicted by that.
+    NoteReplaced,
     /// READ the slot to be moved.
     MoveSource,
     /// READ the slot it is to be moved to.
@@ -260,6 +264,8 @@ impl At {
             Withdraw,
             EvictLook,
             Evict,
+            Replace,
+            NoteReplaced,
             MoveSource,
             MoveDestination,
             Freeze,

@@ -68,6 +68,8 @@ impl Turn<'_> {
             At::Withdraw => self.withdraw(),
             At::EvictLook => self.evict_look(),
             At::Evict => self.evict(),
+            At::Replace => self.replace(),
+            At::NoteReplaced => self.note_replaced(),
             At::MoveSource => self.move_source(),
             At::MoveDestination => self.move_destination(),
             At::Freeze => self.freeze(),
@@ -114,7 +116,7 @@ impl Turn<'_> {
         let cached = self.me().cached;
         let usable = cached.word != Word::UNKNOWN && Some(cached.key) == self.op.key();
         let allowed = match self.op {
-            Op::Get(_) | Op::Put(..) | Op::Delete(_) => true,
+            Op::Get(_) | Op::Put(..) | Op::PutOver(..) | Op::Delete(_) => true,
             Op::PutIf(_, was, _) => cached.value == was,
             _ => false,
         };
@@ -138,7 +140,7 @@ impl Turn<'_> {
     pub fn returns(&mut self, result: u8) {
         let op = self.op;
         self.story.say(|| match op {
-            Op::Put(..) => "returns".to_owned(),
+            Op::Put(..) | Op::PutOver(..) => "returns".to_owned(),
             Op::Get(_) | Op::Pin(_) if result == 0 => "returns ABSENT".to_owned(),
             Op::Delete(_) => format!("returns {}", ["NOT FOUND", "FOUND"][result as usize]),
             Op::PutIf(..) | Op::PutIfAbsent(..) => {
