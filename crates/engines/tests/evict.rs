@@ -115,6 +115,25 @@ fn batches_fill_a_table_that_evicts() {
     }
 }
 
+/// A bucket may be full long before the index and the memory are.
+#[test]
+fn nothing_is_evicted_as_long_as_there_is_room() {
+    for is_batch in [false, true] {
+        let cluster = TestCluster::new(plan(8 << 20, 1 << 12));
+        let client = cluster.client(0);
+        let all = cluster.map.shape.geometry.index_slots() * 9 / 10;
+        let pairs: Vec<_> = (0..all).map(|i| (key(i), value(i, 100))).collect();
+        for pairs in pairs.chunks(32) {
+            match is_batch {
+                true => block_on(client.put_many(pairs, |_, _| ())).unwrap(),
+                false => pairs.iter().for_each(|(key, value)| put(&client, key, value)),
+            }
+        }
+        assert_eq!(present(&client, 0..all, 100) as u64, all, "in a batch: {is_batch}");
+        check(&client);
+    }
+}
+
 /// A lane makes room for the others too, but not if that takes much of the memory.
 #[test]
 fn lanes_that_put_long_values_keep_most_of_them() {
@@ -243,7 +262,7 @@ fn a_cache_whose_sizes_change_finds_almost_as_much_as_a_new_one() {
         let fresh = fresh(len);
         println!("{len}: {found} of {fresh}");
         // So few values vary by some per cent; memory that stays with other sizes costs most hits.
-        assert!(found * 100 > fresh * 85, "values of {len} bytes: {found} of {fresh}");
+        assert!(found * 100 > fresh * 90, "values of {len} bytes: {found} of {fresh}");
         check(&client);
     }
 }
@@ -350,13 +369,39 @@ fn pinned_values_do_not_keep_others_from_being_evicted() {
     }
 }
 
+/// Pins do not keep a word in its slot: if all slots of a key show pinned values, one is moved.
+#[test]
+fn a_key_whose_slots_all_show_pinned_values_is_put() {
+    let options = Options { evicts: true, ..Options::default() };
+    let plan = Plan {
+        options,
+        ways: 2,
+        bucket_slots: 1,
+        table_bytes: 1280 << 10,
+        index_slots: 256,
+        ..Plan::default()
+    };
+    let cluster = TestCluster::new(plan);
+    let client = cluster.client(0);
+    // Memory is short, the index is not.
+    (0..400).for_each(|i| put(&client, &key(i), &value(i, 16_000)));
+    let others: Vec<_> = (0..2).map(|_| cluster.client(0)).collect();
+    let held: Vec<u64> = (0..400).filter(|i| get(&client, &key(*i)).is_some()).collect();
+    let pin = |(n, i): (usize, &u64)| block_on(others[n % 2].pin(&key(*i))).unwrap().unwrap();
+    let pins: Vec<_> = held[held.len() / 2..].iter().enumerate().map(pin).collect();
+    assert!(pins.len() > 20, "{}", pins.len());
+    (1000..3000).for_each(|i| put(&client, &key(i), &value(i, 16_000)));
+    drop(pins);
+    check(&client);
+}
+
 /// A client with lanes evicts for all of them: what it has evicted is not yet there for a look at
 /// its own slabs to end with.
 #[test]
 fn lanes_and_batches_take_over_the_memory_of_a_client_that_has_ended() {
-    for is_batch in [false, true] {
-        let (len, table_bytes) = (3000, 8 << 20);
-        let cluster = TestCluster::new(plan(table_bytes, 1 << 13));
+    for (is_batch, len) in [(false, 3000), (true, 3000), (false, 100), (true, 100)] {
+        let table_bytes = 8 << 20;
+        let cluster = TestCluster::new(plan(table_bytes, 1 << 16));
         let (ends, stays) = (cluster.client(0), cluster.client(0));
         let fit = table_bytes / (len as u64 + 48);
         for i in 0..fit * 2 {
@@ -404,25 +449,33 @@ fn a_pinned_value_is_not_evicted() {
 
 #[test]
 fn a_key_that_returns_soon_begins_as_used() {
-    let cluster = TestCluster::new(plan(2 << 20, 1 << 14));
-    let client = cluster.client(0);
-    let put_all = |keys: std::ops::Range<u64>| {
-        keys.for_each(|i| put(&client, &key(i), &value(i, 100)));
-    };
-    let (returning, new) = (0..1000, 100_000..101_000);
-    put_all(returning.clone());
-    // Keys come until half of these are gone.
-    let mut next = 1000;
-    while present(&client, next - 500..next, 100) > 0 && next < 30_000 {
-        put_all(next..next + 500);
-        next += 500;
-        if returning.clone().filter(|i| get(&client, &key(*i)).is_some()).count() < 500 {
-            break;
+    for is_batch in [false, true] {
+        let cluster = TestCluster::new(plan(2 << 20, 1 << 14));
+        let client = cluster.client(0);
+        let put_all = |keys: std::ops::Range<u64>| {
+            let pairs: Vec<_> = keys.map(|i| (key(i), value(i, 100))).collect();
+            for pairs in pairs.chunks(32) {
+                match is_batch {
+                    true => block_on(client.put_many(pairs, |_, _| ())).unwrap(),
+                    false => pairs.iter().for_each(|(key, value)| put(&client, key, value)),
+                }
+            }
+        };
+        let (returning, new) = (0..1000, 100_000..101_000);
+        put_all(returning.clone());
+        // Keys come until half of these are gone.
+        let mut next = 1000;
+        while present(&client, next - 500..next, 100) > 0 && next < 30_000 {
+            put_all(next..next + 500);
+            next += 500;
+            if returning.clone().filter(|i| get(&client, &key(*i)).is_some()).count() < 500 {
+                break;
+            }
         }
+        put_all(returning.clone());
+        put_all(new.clone());
+        put_all(200_000..212_000);
+        let [returned, new] = [returning, new].map(|keys| present(&client, keys, 100));
+        assert!(returned > new * 3 / 2, "{returned} that have returned, {new} that are new");
     }
-    put_all(returning.clone());
-    put_all(new.clone());
-    put_all(200_000..212_000);
-    let [returned, new] = [returning, new].map(|keys| present(&client, keys, 100));
-    assert!(returned > new * 3 / 2, "{returned} that have returned, {new} that are new");
 }

@@ -19,7 +19,7 @@ use crate::subject::Subject;
 use crate::workload::{Kind, Setting};
 
 /// A run that needs more events than this is stuck.
-const EVENTS_MAX: u64 = 20_000_000;
+const EVENTS_MAX: u64 = 100_000_000;
 /// How long after its death a client is buried at the earliest and at the latest.
 const BURIED_AFTER_NS: (u64, u64) = (10_000, 500_000);
 

@@ -9,6 +9,12 @@ const PARTS: u64 = 8;
 /// The longest pause between two looks, in such parts.
 const PAUSE_MAX: u64 = 8 * PARTS;
 
+/// What others have is given to a class if nobody has used it for longer, by so many epochs, than
+/// what the class evicts.
+const EPOCHS_OLDER: f32 = 0.1;
+/// The most looks that follow one another.
+const LOOKS_MAX: usize = 16;
+
 /// What a client has evicted of a class lately.
 #[derive(Debug, Default)]
 pub(in crate::nessie) struct Balance {
@@ -16,6 +22,8 @@ pub(in crate::nessie) struct Balance {
     bytes: Option<u64>,
     /// The pause until the next look, in parts of a slab.
     pause: u64,
+    /// The looks after that pause, as long as they find memory.
+    looks: usize,
     /// Values that were evicted, and the sum of their ages. Both fade with each look.
     values: f32,
     ages: f32,
@@ -23,9 +31,9 @@ pub(in crate::nessie) struct Balance {
 
 impl Balance {
     /// Takes note of values of a class that were evicted, so many epochs after their last use.
-    /// Returns the mean of late, if a look is due. `any`: any number. The first look comes at any
-    /// moment, so that clients which do one operation each look as often together as one that does
-    /// many.
+    /// If a look is due, returns for how many epochs nobody must have used what others have.
+    /// `any`: any number. The first look comes at any moment, so that clients which do one
+    /// operation each look as often together as one that does many.
     pub fn evicted(
         &mut self,
         class: &Class,
@@ -42,15 +50,23 @@ impl Balance {
         if *bytes < part * self.pause.max(1) {
             return None;
         }
-        let mean = self.ages / self.values;
         *bytes = 0;
+        let mean = self.ages / self.values;
         (self.values, self.ages) = (self.values / 2.0, self.ages / 2.0);
-        Some(mean)
+        Some(mean + EPOCHS_OLDER)
     }
 
-    /// Takes note of a look, and whether it has found memory.
+    /// The most looks that may follow one another now.
+    pub fn looks(&self) -> usize {
+        self.looks.max(1)
+    }
+
+    /// Takes note of looks, and whether the last one has found memory.
     pub fn has_looked(&mut self, found: bool) {
-        self.pause = if found { 1 } else { (self.pause.max(1) * 2).min(PAUSE_MAX) };
+        (self.pause, self.looks) = match found {
+            true => (1, (self.looks() * 2).min(LOOKS_MAX)),
+            false => ((self.pause.max(1) * 2).min(PAUSE_MAX), 1),
+        };
     }
 }
 
@@ -78,16 +94,27 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_age_follows_what_is_evicted() {
+    fn what_others_have_must_be_older_than_what_is_evicted() {
         let class = Classes::new(64 << 20, 16).of(1000);
         let mut balance = Balance::default();
-        let mut mean = |age| {
+        let mut unused = |age| {
             let values = std::iter::repeat_n(age, class.entries as usize);
-            let mean = balance.evicted(&class, values, || 0).expect("it was a slab's worth");
+            let unused = balance.evicted(&class, values, || 0).expect("it was a slab's worth");
             balance.has_looked(true);
-            mean
+            unused
         };
-        assert_eq!(mean(4), 4.0);
-        assert!((7.9..8.0).contains(&(0..8).map(|_| mean(8)).fold(0.0, f32::max)));
+        assert_eq!(unused(4), 4.1);
+        // The mean follows what is evicted.
+        assert!((8.0..8.1).contains(&(0..8).map(|_| unused(8)).fold(0.0, f32::max)));
+    }
+
+    #[test]
+    fn looks_that_find_memory_are_followed_by_more_and_come_at_once() {
+        let mut balance = Balance::default();
+        let after = |found| {
+            balance.has_looked(found);
+            balance.looks()
+        };
+        assert_eq!([true, true, true, true, true, false, true].map(after), [2, 4, 8, 16, 16, 1, 2]);
     }
 }

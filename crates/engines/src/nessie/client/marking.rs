@@ -17,6 +17,8 @@ use crate::nessie::layout::slab::Class;
 #[derive(Debug, Default)]
 pub(in crate::nessie) struct Clock {
     epoch: Cell<u8>,
+    /// The part of that epoch that was over.
+    part: Cell<f32>,
     /// Uses between the last look at the clock and the next.
     uses: Cell<u32>,
     /// Uses until the client looks at the clock again.
@@ -36,6 +38,11 @@ impl<F: Fabric> Client<F> {
     #[inline(always)]
     pub(in crate::nessie) fn mark_epoch(&self) -> u8 {
         self.clock.epoch.get()
+    }
+
+    /// The part of the epoch that was over at the last look at the clock.
+    pub(in crate::nessie) fn part_of_epoch(&self) -> f32 {
+        self.clock.part.get()
     }
 
     /// Whether the table evicts.
@@ -157,6 +164,8 @@ impl<F: Fabric> Client<F> {
     fn set_clock(&self, turned_over: u64, uses: u32) {
         let epoch = epoch_of(turned_over, self.all_data_bytes());
         self.clock.epoch.set(epoch);
+        let part = turned_over % self.epoch_bytes();
+        self.clock.part.set(part as f32 / self.epoch_bytes() as f32);
         self.worth.looked(self.clock.uses.get() - self.clock.uses_left.get());
         self.worth.tick(epoch);
         self.clock.uses.set(uses);

@@ -23,7 +23,8 @@ const PARKED_ENTRIES: usize = 256;
 /// lanes go on meanwhile.
 const HELD_POLL_US: u64 = 50;
 /// How often a client evicts before it looks again for memory that nobody uses: the most, the
-/// least, and in between so often for each entry of a slab.
+/// least, and in between so often for each entry of a slab. It may evict for a whole batch at a
+/// time: looks that came as often for each value would be in the way of one batch in 30.
 const EVICTIONS_WITHOUT_LOOK: u32 = 1024;
 const EVICTIONS_WITHOUT_LOOK_MIN: u32 = 64;
 const EVICTIONS_FOR_ENTRY: u32 = 16;
@@ -255,11 +256,29 @@ impl<F: Fabric> Client<F> {
 
 /// The number of entries for which room is made at a time, if so many could be used.
 fn wanted(class: Class, entries: usize) -> usize {
-    entries.min(BATCH_PUTS).min((EVICTED_BYTES_MAX / class.entry_bytes) as usize)
+    let few = (EVICTED_BYTES_MAX / class.entry_bytes) as usize;
+    entries.min(BATCH_PUTS).min(few.max(1))
 }
 
 /// How often a client evicts entries of a class before it looks again for memory that nobody uses.
 fn evictions_without_look(class: Class) -> u32 {
     let for_slab = class.entries.saturating_mul(EVICTIONS_FOR_ENTRY);
     for_slab.clamp(EVICTIONS_WITHOUT_LOOK_MIN, EVICTIONS_WITHOUT_LOOK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nessie::layout::slab::Classes;
+
+    /// A cache of few long values would have hardly any left.
+    #[test]
+    fn as_many_are_evicted_for_others_as_are_few_bytes() {
+        let classes = Classes::new(64 << 20, 16);
+        for (len, entries, is) in
+            [(100, 1, 1), (100, 20, 20), (100, 500, BATCH_PUTS), (3000, 20, 5), (50_000, 20, 1)]
+        {
+            assert_eq!(wanted(classes.of(len), entries), is, "{entries} of {len} B");
+        }
+    }
 }

@@ -3,8 +3,8 @@
 //! Memory belongs to a size class until it is emptied. A class that gets many new values would
 //! evict its own, however good, beside memory of another class that nobody uses any more. So a
 //! client that evicts looks now and then at other memory. If none of many values there was used as
-//! lately as those that it evicts, by an epoch, nobody is interested in that memory: the client
-//! begins to empty it, and goes on evicting until it has it.
+//! lately as those that it evicts, nobody is interested in that memory: the client begins to empty
+//! it, and goes on evicting until it has it.
 //!
 //! Memory in use stays where it is, though its values may be worth less: with a slab the good
 //! values in it are evicted too, and that costs more misses than the better use brings. When the
@@ -12,7 +12,8 @@
 //! finds memory.
 //!
 //! A look costs about as much as some evictions, so one that finds nothing is followed by a pause
-//! twice as long as the last (`client/balance.rs`).
+//! twice as long as the last; one that finds memory is followed by two more, then by four, and so
+//! on (`client/balance.rs`).
 
 use loch_fabric::Fabric;
 
@@ -23,11 +24,9 @@ use crate::nessie::client::Client;
 use crate::nessie::layout::slab::Class;
 
 /// Grace periods that a client waits for before it begins to empty more.
-const WAITS_MAX: usize = 8;
+const WAITS_MAX: usize = 16;
 /// How often values of a run are looked at again before it is emptied.
 const LOOKS_AGAIN: usize = 4;
-/// The epochs by which values must be older than those that are evicted.
-const EPOCHS_OLDER: f32 = 1.0;
 
 impl<F: Fabric> Client<F> {
     /// Goes on with memory that was begun to be emptied. Returns whether there is room now.
@@ -54,16 +53,23 @@ impl<F: Fabric> Client<F> {
         let epoch = self.mark_epoch();
         let ages = evicted.iter().map(|victim| victim.mark.age(epoch));
         let any = || self.fabric.random();
-        let age = self.alloc.borrow_mut().list(class).balance.evicted(&class, ages, any);
-        let Some(age) = age else { return Ok(()) };
+        let unused = self.alloc.borrow_mut().list(class).balance.evicted(&class, ages, any);
+        let Some(unused) = unused else { return Ok(()) };
         if self.waits.borrow().len() >= WAITS_MAX {
             return Ok(());
         }
-        let dti = self.tables[self.any(self.tables.len())];
-        let begun = match self.cheapest_run(dti, class).await? {
-            Some(run) => self.empty_if_forgotten(class, run, age + EPOCHS_OLDER).await?,
-            None => false,
-        };
+        let looks = self.alloc.borrow_mut().list(class).balance.looks();
+        let mut begun = false;
+        for _ in 0..looks {
+            let dti = self.tables[self.any(self.tables.len())];
+            begun = match self.cheapest_run(dti, class).await? {
+                Some(run) => self.empty_if_forgotten(class, run, unused).await?,
+                None => false,
+            };
+            if !begun || self.waits.borrow().len() >= WAITS_MAX {
+                break;
+            }
+        }
         self.alloc.borrow_mut().list(class).balance.has_looked(begun);
         Ok(())
     }
@@ -77,11 +83,17 @@ impl<F: Fabric> Client<F> {
         epochs: f32,
     ) -> Result<bool, EngineError> {
         for _ in 0..LOOKS_AGAIN {
-            if f32::from(run.unused) <= epochs {
+            if self.unused_for(&run) <= epochs {
                 return Ok(false);
             }
             self.look_into(&mut run).await?;
         }
-        Ok(f32::from(run.unused) > epochs && self.empty_run(class, run).await?)
+        Ok(self.unused_for(&run) > epochs && self.empty_run(class, run).await?)
+    }
+
+    /// For how many epochs, at least, nobody has used the values of a run that were looked at. A
+    /// mark says in which epoch its value was used: that may have been when the epoch ended.
+    fn unused_for(&self, run: &Run) -> f32 {
+        f32::from(run.unused) - 1.0 + self.part_of_epoch()
     }
 }

@@ -163,15 +163,20 @@ impl<F: Fabric> Client<F> {
         Ok((first as u32, words))
     }
 
-    /// The slabs in the way of a slab of the class at some place among the chunks from `first` on;
-    /// `None` if other clients are busy there, or there are none, or one is of the class already.
+    /// The slabs in the way of a slab of the class at any place among the chunks from `first` on
+    /// where that may be: other clients are not busy there, and there is memory of other classes
+    /// only.
     fn any_run(&self, first: Slab, class: Class, words: &[u64]) -> Option<Vec<Found>> {
-        let chunks = class.chunks as usize;
         let step = step_of(&class) as usize;
-        let places = words.len().checked_sub(chunks)? / step + 1;
-        let begin = self.any(places) * step;
+        let places = words.len().checked_sub(class.chunks as usize)? / step + 1;
+        let begin = self.any(places);
+        let mut after = (begin..places).chain(0..begin);
+        after.find_map(|place| self.run_at(place * step, first, class, words))
+    }
+
+    fn run_at(&self, begin: usize, first: Slab, class: Class, words: &[u64]) -> Option<Vec<Found>> {
         let (mut at, mut run) = (begin, Vec::new());
-        while at < begin + chunks {
+        while at < begin + class.chunks as usize {
             let head = match Chunk::from_word(words[at])? {
                 Chunk::Free => {
                     at += 1;

@@ -681,6 +681,26 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_evicted_leaves_a_ghost_in_the_first_bucket_of_its_key() {
+        let (client, class) = filled();
+        // So many that some are not in their first buckets.
+        for number in 0..800u16 {
+            let key = [&number.to_le_bytes()[..], &[0xff; 6]].concat();
+            block_on(client.put(&key, VALUE, PutOptions::default())).unwrap();
+        }
+        let _epoch = client.session.pin(&client.fabric).unwrap();
+        let victims = block_on(client.evict(class, 30)).unwrap().expect("they can go");
+        let bucket = |victim: &Victim| victim.hash.first_bucket(&client.map);
+        let elsewhere = |victim: &&Victim| client.map.bucket_of(victim.slot).0 != bucket(victim);
+        assert!(victims.iter().filter(elsewhere).count() > 0);
+        for victim in &victims {
+            let of_bucket = victims.iter().filter(|other| bucket(other) == bucket(victim)).count();
+            let marks = client.fabric.load(client.map.marks_addr(bucket(victim))).unwrap();
+            assert!(of_bucket > 1 || Marks(marks).has_ghost(victim.hash.print()));
+        }
+    }
+
+    #[test]
     fn of_values_that_are_worth_as_little_any_is_evicted() {
         let (client, class) = filled();
         let first = |_| {

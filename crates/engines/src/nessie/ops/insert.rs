@@ -71,7 +71,13 @@ impl<F: Fabric> Client<F> {
         }
         if self.evicts() {
             let victim = Box::pin(self.victim_in_slots(candidates, words, marks)).await?;
-            let Some((slot, over)) = victim else { return Ok(Attempt::Again) };
+            let Some((slot, over)) = victim else {
+                // All are pinned, or have changed; what is pinned can be moved.
+                if !moves_first {
+                    self.make_slot(candidates, words).await?;
+                }
+                return Ok(Attempt::Again);
+            };
             let done = self.insert_tentatively(candidates, slot, over, draft, own, rival).await?;
             return self.marked(candidates, (slot, marks[0]), done);
         }

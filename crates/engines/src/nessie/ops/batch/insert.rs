@@ -54,6 +54,7 @@ impl<F: Fabric> Client<F> {
                     batch.rest.push(*key);
                 }
                 Err(error) => {
+                    // The fabric's: whether a word names this entry, only the scrubber knows.
                     let others = batch.rest.iter().chain(&rest[at + 1..]);
                     let own = |key: &u8| batch.owned[usize::from(*key)];
                     return Err(self.released(others.map(own), error));
@@ -115,5 +116,44 @@ impl<F: Fabric> Client<F> {
         }
         self.mark_inserted(&candidates, slot, marks[0])?;
         Ok(Inserted::Yes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::lanes::block_on;
+
+    use super::*;
+    use crate::nessie::client::tests::clients_with;
+    use crate::nessie::layout::geometry::Options;
+    use crate::nessie::layout::marks::{Mark, Marks};
+    use crate::operation::PutOptions;
+
+    /// Otherwise a value would look as old as the one that was in its slot before, or as old as the
+    /// client's last look at the clock.
+    #[test]
+    fn what_a_batch_inserts_is_marked_as_new() {
+        let options = Options { evicts: true, ..Options::default() };
+        let [others, client] = clients_with(3 << 20, options);
+        let pairs: Vec<_> = (1..700u64).map(|number| (number.to_le_bytes(), [7; 100])).collect();
+        let put = |client: &Client<_>| {
+            block_on(client.put(&[0; 8], &[7; 100], PutOptions::default())).unwrap();
+        };
+        put(&others);
+        block_on(others.turn_over(3 * others.epoch_bytes())).unwrap();
+        // An update, after which the client has memory and has not looked at the clock.
+        put(&client);
+        block_on(client.put_many(&pairs, |_, _| ())).unwrap();
+        let mut marked = 0;
+        for bucket in 0..client.map.buckets() {
+            let (at, _) = client.map.run(bucket, 1);
+            let marks = Marks(client.fabric.load(client.map.marks_addr(at)).unwrap());
+            for position in 0..3 {
+                let word = Ite(client.fabric.load(at.add(position as u64 * 8)).unwrap());
+                let is_new = marks.of(position) == Mark::new(3);
+                marked += usize::from(client.map.codec.is_visible(word) && is_new);
+            }
+        }
+        assert_eq!(marked, pairs.len());
     }
 }

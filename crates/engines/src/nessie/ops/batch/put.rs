@@ -149,7 +149,15 @@ impl<F: Fabric> Client<F> {
             let count = batch.owned.len();
             // All that has become free may be pinned.
             let is_in_vain = before.replace(count) == Some(count);
-            if is_in_vain || !Box::pin(self.make_room_for(class, pairs.len() - count)).await? {
+            if is_in_vain {
+                break;
+            }
+            let is_wanted = |pair: &&(K, V)| {
+                let entry_len = draft(pair, batch.looks[count].hash, 0).entry_len();
+                self.map.classes.of(entry_len) == class
+            };
+            let wanted = pairs[count..].iter().filter(is_wanted).count();
+            if !Box::pin(self.make_room_for(class, wanted)).await? {
                 break;
             }
         }
