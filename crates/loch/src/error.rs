@@ -189,9 +189,10 @@ pub enum Error {
     },
     /// There is no memory for an entry of this size.
     #[error(
-        "table {table:?} has no memory for an entry of {}: its data tables have {} in all; delete \
-         keys, drop pins, start the nodes with more memory, or use a table of nessie that evicts \
-         (eviction = \"sieve\")",
+        "table {table:?} has no memory for an entry of {}: its data tables have {} in all; drop pins, \
+         start the nodes with more memory, or delete keys (a table of nessie that evicts does that \
+         by itself, with eviction = \"sieve\", and still needs memory for the old value and the new \
+         one)",
         InWords(*bytes),
         InWords(*capacity)
     )]
