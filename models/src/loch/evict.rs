@@ -57,10 +57,7 @@ impl Turn<'_> {
             return;
         }
         self.observe(Event::Evicted(victim.key()));
-        match self.setup.lacks(Mutation::NoTentativeInsert) {
-            true => self.is_tentative(candidate),
-            false => (self.me().word, self.me().at) = (victim, At::NoteReplaced),
-        }
+        (self.me().word, self.me().at) = (victim, At::NoteReplaced);
     }
 
     /// WRITEs the note of the value that was evicted.

@@ -50,8 +50,8 @@ impl Balance {
         if *bytes < part * self.pause.max(1) {
             return None;
         }
-        *bytes = 0;
         let mean = self.ages / self.values;
+        *bytes = 0;
         (self.values, self.ages) = (self.values / 2.0, self.ages / 2.0);
         Some(mean + EPOCHS_OLDER)
     }

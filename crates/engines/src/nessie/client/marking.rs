@@ -17,8 +17,8 @@ use crate::nessie::layout::slab::Class;
 #[derive(Debug, Default)]
 pub(in crate::nessie) struct Clock {
     epoch: Cell<u8>,
-    /// The part of that epoch that was over.
-    part: Cell<f32>,
+    /// The count that the clock showed.
+    turned_over: Cell<u64>,
     /// Uses between the last look at the clock and the next.
     uses: Cell<u32>,
     /// Uses until the client looks at the clock again.
@@ -42,7 +42,8 @@ impl<F: Fabric> Client<F> {
 
     /// The part of the epoch that was over at the last look at the clock.
     pub(in crate::nessie) fn part_of_epoch(&self) -> f32 {
-        self.clock.part.get()
+        let epoch_bytes = self.epoch_bytes();
+        (self.clock.turned_over.get() % epoch_bytes) as f32 / epoch_bytes as f32
     }
 
     /// Whether the table evicts.
@@ -164,8 +165,7 @@ impl<F: Fabric> Client<F> {
     fn set_clock(&self, turned_over: u64, uses: u32) {
         let epoch = epoch_of(turned_over, self.all_data_bytes());
         self.clock.epoch.set(epoch);
-        let part = turned_over % self.epoch_bytes();
-        self.clock.part.set(part as f32 / self.epoch_bytes() as f32);
+        self.clock.turned_over.set(turned_over);
         self.worth.looked(self.clock.uses.get() - self.clock.uses_left.get());
         self.worth.tick(epoch);
         self.clock.uses.set(uses);

@@ -9,7 +9,7 @@ use crate::limits::{BATCH_PUT_BYTES_MAX, BATCH_PUTS};
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::client::batch::{Batch, Look, Old, Renewed, Written};
-use crate::nessie::layout::dte::flags;
+use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::hash::KeyHash;
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::slab::Class;
@@ -61,8 +61,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<usize, EngineError> {
         let key_len = longest(pairs.iter().map(|pair| pair.0.as_ref()))?;
         let pairs = &pairs[..self.begin_looks(batch, pairs)];
-        let is_long =
-            |pair: &&(K, V)| draft(pair, batch.looks[0].hash, 0).entry_len() > BATCH_PUT_BYTES_MAX;
+        let is_long = |pair: &&(K, V)| entry_len_of(pair) > BATCH_PUT_BYTES_MAX;
         let long = pairs.iter().take_while(is_long).count();
         if long > 0 {
             self.put_others(0, &pairs[..long], &mut stored).await?;
@@ -152,10 +151,7 @@ impl<F: Fabric> Client<F> {
             if is_in_vain {
                 break;
             }
-            let is_wanted = |pair: &&(K, V)| {
-                let entry_len = draft(pair, batch.looks[count].hash, 0).entry_len();
-                self.map.classes.of(entry_len) == class
-            };
+            let is_wanted = |pair: &&(K, V)| self.map.classes.of(entry_len_of(pair)) == class;
             let wanted = pairs[count..].iter().filter(is_wanted).count();
             if !Box::pin(self.make_room_for(class, wanted)).await? {
                 break;
@@ -353,6 +349,12 @@ fn draft<'a, K: AsRef<[u8]>, V: AsRef<[u8]>>(
 ) -> Draft<'a> {
     let value = DraftValue::Bytes(value.as_ref());
     Draft { hash, key: key.as_ref(), value, flags: flags::BLIND, expires_at_ms: 0, version }
+}
+
+/// The length of a pair's entry.
+#[inline(always)]
+fn entry_len_of<K: AsRef<[u8]>, V: AsRef<[u8]>>((key, value): &(K, V)) -> usize {
+    Header::new(0, 0, key.as_ref().len(), value.as_ref().len(), flags::BLIND).entry_len()
 }
 
 /// PUTs of a batch, from the keys to their old entries.
