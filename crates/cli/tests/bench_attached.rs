@@ -90,13 +90,28 @@ fn a_table_of_the_published_protocol_is_measured_by_its_name() {
     let line = format!("--attach {} --records 500 --ops 1000", node.socket.display());
     let object = object(&format!("{line} --engine nessie-published --reads 0.5"));
     assert_eq!((&object["errors"], &object["gets"]), (&0.into(), &object["get_hits"]), "{object}");
-    bench(&line).expect(2, &["--engine nessie:", "by protocol published"]);
+    bench(&line).expect(2, &["--engine nessie:", "give --engine nessie-published"]);
     let stats = node.loch(&["stats", "--json"]).expect(0, &[]).json();
     let table = &stats["tables"][0];
     assert_eq!((&table["engine"], &table["protocol"]), (&"nessie".into(), &"published".into()));
     assert!(node.loch(&["stats"]).expect(0, &[]).text().contains("by the published protocol"));
     node.loch(&["check"]).expect(0, &[]);
     assert_eq!(node.loch(&["get", "colour"]).expect(0, &[]).text(), "green");
+}
+
+/// A miss is followed by a PUT, as in caches, and the bench says what it found.
+#[test]
+fn a_table_that_evicts_is_measured_as_a_cache() {
+    let dir = private_dir();
+    let flags = ["--memory", "16MiB", "--eviction", "sieve", "--engine", "nessie-server"];
+    let node = Node::start(dir.path(), "n", &flags);
+    let line = format!("--attach {} --records 500000 --ops 100000", node.socket.display());
+    bench(&line).expect(2, &["--engine nessie:", "give --engine nessie-server"]);
+    let object = object(&format!("{line} --engine nessie-server --reads 1 --dist uniform"));
+    let number = |field: &str| object[field].as_f64().expect("a number");
+    assert!((0.05..0.9).contains(&number("hit_ratio")), "{object}");
+    assert!(number("evicted") > 10_000.0 && number("values_held") > 10_000.0, "{object}");
+    assert_eq!(number("errors"), 0.0, "{object}");
 }
 
 #[test]

@@ -58,9 +58,12 @@ pub enum EngineError {
         /// Bytes of all data tables this client can allocate from.
         capacity: u64,
     },
-    /// Other clients changed the key's entries again and again until the deadline passed. Nothing
-    /// was changed.
-    #[error("not done within {timeout_us} us: other clients kept changing the same entries")]
+    /// Other clients changed the key's entries, or took the memory that became free, again and
+    /// again until the deadline passed. Nothing was changed.
+    #[error(
+        "not done within {timeout_us} us: other clients kept changing the same entries, or took \
+         all memory that became free"
+    )]
     Timeout {
         /// The time that the operation may take.
         timeout_us: u64,

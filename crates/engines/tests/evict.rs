@@ -225,6 +225,20 @@ fn memory_goes_to_the_sizes_that_are_put() {
     }
 }
 
+/// All values came in one epoch, so the marks do not tell which of them are the older ones.
+#[test]
+fn a_size_that_has_just_come_into_use_gets_memory_of_values_that_nobody_used() {
+    let cluster = TestCluster::new(plan(TABLE_BYTES, 1 << 17));
+    let client = cluster.client(0);
+    let short = TABLE_BYTES / 112;
+    (0..short).for_each(|i| put(&client, &key(i), &value(i, 64)));
+    let new = short..short + TABLE_BYTES / 5 / 7000;
+    new.clone().for_each(|i| put(&client, &key(i), &value(i, 7000)));
+    let (all, there) = ((new.end - new.start) as usize, present(&client, new, 7000));
+    assert!(there * 10 > all * 6, "{there} of {all} new values");
+    check(&client);
+}
+
 /// Reads values of so many keys, of which the later are in demand less, and puts those that are
 /// not there, until memory has new values. Then returns how many of as many reads found theirs.
 fn hits(client: &Client<ShmEndpoint>, keys: std::ops::Range<u64>, len: usize) -> u64 {

@@ -260,11 +260,13 @@ pub enum Error {
     },
 
     // Try again.
-    /// Other clients kept changing the key's entries until the time was over. Or the entries cannot
-    /// be found because a node has come back without its memory.
+    /// Other clients kept changing the key's entries, or took the memory that became free, until
+    /// the time was over. Or the entries cannot be found because a node has come back without its
+    /// memory.
     #[error(
         "table {table:?}: not done within {timeout_us} us: other clients kept changing the same \
-         entries, or a node has come back without its memory, which `loch check` tells"
+         entries, or took all memory that became free, or a node has come back without its memory, \
+         which `loch check` tells"
     )]
     Timeout {
         /// The table.

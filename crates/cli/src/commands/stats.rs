@@ -53,8 +53,8 @@ struct TableStats<'a> {
     info: &'a TableInfo,
     /// Entries in use, over all nodes.
     entries: u64,
-    /// Values that were evicted, and that had expired and were removed, over all nodes; `None` in a
-    /// cache that does not count them.
+    /// Values that were evicted, and that had expired and were removed, over all nodes; `None` if
+    /// there may be some that the table does not count.
     evicted: Option<u64>,
     expired: Option<u64>,
     usage: Vec<NodeUsage<'a>>,
@@ -134,16 +134,16 @@ impl<'a> TableStats<'a> {
     fn new(info: &'a TableInfo, nodes: &'a [NodeInfo], usage: Vec<Usage>) -> Self {
         let entries = usage.iter().map(|usage| usage.entries).sum();
         let of_node = |(node, usage): (&'a NodeInfo, Usage)| NodeUsage { node: &node.name, usage };
-        let is_counted = !info.evicts || usage.iter().any(|usage| usage.forgotten.is_some());
+        let is_counted = usage.iter().any(|usage| usage.forgotten.is_some());
         let sum = |count: fn(&ForgottenOf) -> u64| {
             let forgotten = usage.iter().filter_map(|usage| usage.forgotten.as_ref()).flatten();
-            is_counted.then(|| forgotten.map(count).sum())
+            forgotten.map(count).sum()
         };
         Self {
             info,
             entries,
-            evicted: sum(|of| of.evicted),
-            expired: sum(|of| of.expired),
+            evicted: (is_counted || !info.evicts).then(|| sum(|of| of.evicted)),
+            expired: is_counted.then(|| sum(|of| of.expired)),
             usage: nodes.iter().zip(usage).map(of_node).collect(),
         }
     }
@@ -187,10 +187,12 @@ impl<'a> TableStats<'a> {
 
     /// The values that were evicted or have expired, if the table has some or evicts.
     fn forgotten(&self) -> String {
-        if self.usage.iter().all(|of_node| of_node.usage.forgotten.is_none()) {
+        let (Some(evicted), Some(expired)) = (self.evicted, self.expired) else {
+            return String::new();
+        };
+        if !self.info.evicts && expired == 0 {
             return String::new();
         }
-        let [evicted, expired] = [self.evicted, self.expired].map(Option::unwrap_or_default);
         format!("; values evicted: {evicted}, expired and removed: {expired}")
     }
 }

@@ -5,16 +5,16 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use loch::{Cluster, ClusterInfo, ConnectOptions, FabricKind, TableInfo, TableProtocol};
+use loch::{Cluster, ClusterInfo, ConnectOptions, FabricKind, TableInfo};
 use rustix::net::sockopt::socket_peercred;
 
 use super::available::check;
 use super::network;
 use crate::error::{BenchError, TargetError};
-use crate::options::Attach;
+use crate::options::{Attach, Eviction};
 use crate::process::cpu_seconds;
 use crate::spec::Spec;
-use crate::system::Fabric;
+use crate::system::{Engine, Fabric};
 use crate::target::{Endpoint, Result, Service};
 
 /// How long the cluster's nodes may take to be up.
@@ -49,21 +49,25 @@ pub fn resolve(spec: Spec) -> Result<Spec, BenchError> {
     check_table(&spec, table)?;
     check_fabric(&spec, &info)?;
     let nodes = u32::try_from(info.nodes.len()).expect("a cluster has up to 256");
-    Ok(Spec { nodes, ..spec })
+    let mut spec = Spec { nodes, ..spec };
+    if table.evicts && spec.engines[0].capabilities().evicts {
+        spec.table.eviction = Eviction::Sieve;
+    }
+    Ok(spec)
 }
 
 fn check_table(spec: &Spec, table: &TableInfo) -> Result<(), BenchError> {
     let engine = spec.engines[0];
-    if (engine.id().name(), engine.table_protocol()) != (&*table.engine, table.protocol) {
-        let protocol = match table.protocol {
-            TableProtocol::Loch => "",
-            TableProtocol::Published => " by protocol published",
-        };
+    let is_the_tables = |engine: &Engine| {
+        (engine.id().name(), engine.table_protocol()) == (&*table.engine, table.protocol)
+    };
+    if !is_the_tables(&engine) {
+        let other = Engine::all().find(is_the_tables);
+        let other = other.map_or(&*table.engine, |other| other.name());
         return Err(BenchError::usage(format!(
-            "--engine {}: table {:?} has engine {}{protocol}",
+            "--engine {}: the engine of table {:?} is {other}: give --engine {other}",
             engine.name(),
-            table.name,
-            table.engine
+            table.name
         )));
     }
     if spec.value_size as u64 > table.value_bytes_max {

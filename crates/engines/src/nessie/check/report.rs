@@ -39,7 +39,7 @@ pub struct Usage {
     /// Slabs without an owner.
     pub abandoned_slabs: u64,
     /// The values that were evicted or have expired, by size class: the classes of which there are
-    /// some. `None` in a table that does not evict, of which no value was found expired.
+    /// some. `None` in a table of an engine that does not count them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forgotten: Option<Vec<ForgottenOf>>,
 }

@@ -178,7 +178,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The values in a node's memory that were evicted or have expired.
-    async fn forgotten(&self, dti: u8) -> Result<Option<Vec<ForgottenOf>>, EngineError> {
+    async fn forgotten(&self, dti: u8) -> Result<Vec<ForgottenOf>, EngineError> {
         let longest = self.map.classes.of(VALUE_BYTES_MAX as usize);
         let mut all = Vec::new();
         for class in self.map.classes.all().iter().chain([&longest]) {
@@ -190,7 +190,7 @@ impl<F: Fabric> Client<F> {
             all.push(ForgottenOf { entry_bytes, evicted, expired });
         }
         all.retain(|of| of.evicted + of.expired > 0);
-        Ok((self.evicts() || !all.is_empty()).then_some(all))
+        Ok(all)
     }
 
     /// How data table `dti` is used. Reads every slab's notes, and the generations of its entries.
@@ -202,7 +202,7 @@ impl<F: Fabric> Client<F> {
         let mut usage = Usage {
             index_bytes: geometry.index_bytes(),
             data_bytes: geometry.data_bytes(),
-            forgotten: self.forgotten(dti).await?,
+            forgotten: Some(self.forgotten(dti).await?),
             ..Usage::default()
         };
         for (at, word) in self.read_chunk_table(dti).await?.into_iter().enumerate() {

@@ -8,10 +8,6 @@ use crate::nessie::layout::slab::Class;
 const PARTS: u64 = 8;
 /// The longest pause between two looks, in such parts.
 const PAUSE_MAX: u64 = 8 * PARTS;
-
-/// What others have is given to a class if nobody has used it for longer, by so many epochs, than
-/// what the class evicts.
-const EPOCHS_OLDER: f32 = 0.1;
 /// The most looks that follow one another.
 const LOOKS_MAX: usize = 16;
 
@@ -31,7 +27,7 @@ pub(in crate::nessie) struct Balance {
 
 impl Balance {
     /// Takes note of values of a class that were evicted, so many epochs after their last use.
-    /// If a look is due, returns for how many epochs nobody must have used what others have.
+    /// If a look is due, returns their mean age.
     /// `any`: any number. The first look comes at any moment, so that clients which do one
     /// operation each look as often together as one that does many.
     pub fn evicted(
@@ -53,7 +49,7 @@ impl Balance {
         let mean = self.ages / self.values;
         *bytes = 0;
         (self.values, self.ages) = (self.values / 2.0, self.ages / 2.0);
-        Some(mean + EPOCHS_OLDER)
+        Some(mean)
     }
 
     /// The most looks that may follow one another now.
@@ -94,18 +90,17 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_must_be_older_than_what_is_evicted() {
+    fn the_mean_age_follows_what_is_evicted() {
         let class = Classes::new(64 << 20, 16).of(1000);
         let mut balance = Balance::default();
-        let mut unused = |age| {
+        let mut mean = |age| {
             let values = std::iter::repeat_n(age, class.entries as usize);
-            let unused = balance.evicted(&class, values, || 0).expect("it was a slab's worth");
+            let mean = balance.evicted(&class, values, || 0).expect("it was a slab's worth");
             balance.has_looked(true);
-            unused
+            mean
         };
-        assert_eq!(unused(4), 4.1);
-        // The mean follows what is evicted.
-        assert!((8.0..8.1).contains(&(0..8).map(|_| unused(8)).fold(0.0, f32::max)));
+        assert_eq!(mean(4), 4.0);
+        assert!((7.9..8.0).contains(&(0..8).map(|_| mean(8)).fold(0.0, f32::max)));
     }
 
     #[test]

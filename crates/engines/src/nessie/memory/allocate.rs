@@ -65,7 +65,10 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Takes one of the entries that the client knows to be free, inside an epoch.
-    fn take(&self, class: Class) -> Result<Option<(Own, Pin<'_, F>)>, EngineError> {
+    pub(in crate::nessie) fn take(
+        &self,
+        class: Class,
+    ) -> Result<Option<(Own, Pin<'_, F>)>, EngineError> {
         let epoch = self.session.pin(&self.fabric)?;
         let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
         Ok(taken.map(|own| (own, epoch)))

@@ -4,7 +4,9 @@
 //! evict its own, however good, beside memory of another class that nobody uses any more. So a
 //! client that evicts looks now and then at other memory. If none of many values there was used as
 //! lately as those that it evicts, nobody is interested in that memory: the client begins to empty
-//! it, and goes on evicting until it has it.
+//! it, and goes on evicting until it has it. A class that has just come into use has hardly any
+//! memory, and loses its values in the epoch in which they came. It takes memory of values that
+//! were never used.
 //!
 //! Memory in use stays where it is, though its values may be worth less: with a slab the good
 //! values in it are evicted too, and that costs more misses than the better use brings. When the
@@ -23,6 +25,11 @@ use crate::error::EngineError;
 use crate::nessie::client::Client;
 use crate::nessie::layout::slab::Class;
 
+/// What others have is given to a class if nobody has used it for longer, by so many epochs, than
+/// what the class evicts.
+const EPOCHS_OLDER: f32 = 0.1;
+/// A class that evicts its values sooner, in the mean, has too little memory for them to be used.
+const EPOCHS_SOON: f32 = 0.5;
 /// Grace periods that a client waits for before it begins to empty more.
 const WAITS_MAX: usize = 16;
 /// How often values of a run are looked at again before it is emptied.
@@ -53,8 +60,8 @@ impl<F: Fabric> Client<F> {
         let epoch = self.mark_epoch();
         let ages = evicted.iter().map(|victim| victim.mark.age(epoch));
         let any = || self.fabric.random();
-        let unused = self.alloc.borrow_mut().list(class).balance.evicted(&class, ages, any);
-        let Some(unused) = unused else { return Ok(()) };
+        let age = self.alloc.borrow_mut().list(class).balance.evicted(&class, ages, any);
+        let Some(age) = age else { return Ok(()) };
         if self.waits.borrow().len() >= WAITS_MAX {
             return Ok(());
         }
@@ -63,7 +70,7 @@ impl<F: Fabric> Client<F> {
         for _ in 0..looks {
             let dti = self.tables[self.any(self.tables.len())];
             begun = match self.cheapest_run(dti, class).await? {
-                Some(run) => self.empty_if_forgotten(class, run, unused).await?,
+                Some(run) => self.empty_if_forgotten(class, run, age).await?,
                 None => false,
             };
             if !begun || self.waits.borrow().len() >= WAITS_MAX {
@@ -74,21 +81,29 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Begins to empty a run for a class, if no value of it, of those that are looked at, was used
-    /// in so many epochs. Returns whether it did.
+    /// Begins to empty a run for a class that evicts at this mean age, if nobody is interested in
+    /// the run's values, as far as they are looked at. Returns whether it did.
     async fn empty_if_forgotten(
         &self,
         class: Class,
         mut run: Run,
-        epochs: f32,
+        age: f32,
     ) -> Result<bool, EngineError> {
         for _ in 0..LOOKS_AGAIN {
-            if self.unused_for(&run) <= epochs {
+            if !self.is_forgotten(&run, age) {
                 return Ok(false);
             }
             self.look_into(&mut run).await?;
         }
-        Ok(self.unused_for(&run) > epochs && self.empty_run(class, run).await?)
+        Ok(self.is_forgotten(&run, age) && self.empty_run(class, run).await?)
+    }
+
+    /// Whether nobody is interested in the values of a run, compared with those of a class that are
+    /// evicted at this mean age. Of values that came in the same epoch the marks do not tell which
+    /// is older. But if the class loses its values as soon as they come, the others were there for
+    /// longer, and nobody has used them either.
+    fn is_forgotten(&self, run: &Run, age: f32) -> bool {
+        self.unused_for(run) > age + EPOCHS_OLDER || !run.is_used && age < EPOCHS_SOON
     }
 
     /// For how many epochs, at least, nobody has used the values of a run that were looked at. A

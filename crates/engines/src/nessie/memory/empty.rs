@@ -39,6 +39,15 @@ pub(super) struct Run {
     worth: u64,
     /// Epochs since one of the values that were looked at was used.
     pub unused: u8,
+    /// Whether one of them was ever used.
+    pub is_used: bool,
+}
+
+impl Run {
+    /// Slabs that were not looked at yet.
+    fn new(slabs: Vec<Found>) -> Self {
+        Self { slabs, worth: 0, unused: u8::MAX, is_used: false }
+    }
 }
 
 impl<F: Fabric> Client<F> {
@@ -114,7 +123,7 @@ impl<F: Fabric> Client<F> {
             let Some(slabs) = self.any_run(Slab { dti, chunk: first }, class, &words) else {
                 continue;
             };
-            let mut run = Run { slabs, worth: 0, unused: u8::MAX };
+            let mut run = Run::new(slabs);
             self.look_into(&mut run).await?;
             if cheapest.as_ref().is_none_or(|cheapest| run.worth < cheapest.worth) {
                 cheapest = Some(run);
@@ -141,6 +150,7 @@ impl<F: Fabric> Client<F> {
             let is_leased = matches!(Chunk::from_word(word), Some(Chunk::Leased { .. }));
             let is_begun = is_leased && values.is_empty() && 2 * used >= formatted as usize;
             let values = values.iter().filter(|value| !value.has_expired);
+            run.is_used |= is_begun || values.clone().any(|value| value.mark.is_used());
             let ages = values.map(|value| value.mark.age(self.mark_epoch()));
             run.unused = ages.chain(is_begun.then_some(0)).fold(run.unused, u8::min);
         }
@@ -255,17 +265,17 @@ mod tests {
         let slab = client.alloc.borrow_mut().list(class).slabs[0];
         let word = client.leased(&class).to_word();
         let unused = || {
-            let mut run = Run { slabs: vec![(slab, class, word)], worth: 0, unused: u8::MAX };
+            let mut run = Run::new(vec![(slab, class, word)]);
             block_on(client.look_into(&mut run)).unwrap();
-            run.unused
+            (run.unused, run.is_used)
         };
-        assert_eq!(unused(), 0, "the values are new");
+        assert_eq!(unused(), (0, false), "the values are new");
         let candidates = (0..60).map(|key| client.candidates(&[key; 8]).unwrap());
         let slots = candidates.map(|at| (at.slot(0), client.fabric.load(at.slot(0)).unwrap()));
         for (slot, _) in slots.collect::<Vec<_>>() {
             client.fabric.store(slot, &[&0u64.to_le_bytes()]).unwrap();
         }
-        assert_eq!(unused(), 0, "its entries are taken, and not in the index yet");
+        assert_eq!(unused(), (0, true), "its entries are taken, and not in the index yet");
         let words = block_on(client.read_chunk_table(0)).unwrap();
         let first = Slab { dti: 0, chunk: 0 };
         let shorter = client.map.classes.of(HEADER_BYTES + 8 + 30);
@@ -287,7 +297,7 @@ mod tests {
         let descriptor = client.map.chunk_addr(slab.dti, slab.chunk.into());
         let leased = client.leased(&class).to_word();
         let empty = || {
-            let run = Run { slabs: vec![(slab, class, leased)], worth: 0, unused: 0 };
+            let run = Run::new(vec![(slab, class, leased)]);
             assert!(block_on(client.empty_run(client.map.classes.of(5000), run)).unwrap());
             assert_eq!(slabs(), [], "nothing is taken from it any more");
             while !client.waits.borrow().is_empty() {

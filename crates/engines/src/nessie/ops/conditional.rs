@@ -5,9 +5,10 @@
 
 use std::cell::Cell;
 
-use loch_fabric::Fabric;
+use loch_fabric::{Buf, Fabric};
 
-use super::draft::{DraftValue, Rule};
+use super::draft::{Draft, DraftValue, Rule};
+use super::read::Want;
 use crate::error::EngineError;
 use crate::nessie::client::Client;
 use crate::operation::{Conditional, Expect, PutOptions};
@@ -27,10 +28,34 @@ impl<F: Fabric> Client<F> {
         let draft = self.draft(key, DraftValue::Bytes(value), 0, options).await?;
         // To make room for the new value by evicting the one that it replaces would be in vain.
         let _spared = self.spare(draft.hash);
-        let (own, epoch) = self.allocate(draft.entry_len()).await?;
+        let (own, epoch) = match self.take(self.map.classes.of(draft.entry_len()))? {
+            Some(held) => held,
+            // A PUT that is refused needs no memory, and nothing has to go for it.
+            None => match Box::pin(self.refusal(&draft, expect)).await? {
+                Some(version) => return Ok(Conditional::Refused(version)),
+                None => self.allocate(draft.entry_len()).await?,
+            },
+        };
         self.write(&draft, own).await?;
         let installed = self.install(&draft, own, epoch, expect.into()).await?;
         Ok(installed.conditional(draft.version))
+    }
+
+    /// If the present value is not as expected, its version. Linearization point of the refusal: as
+    /// of a GET.
+    async fn refusal(
+        &self,
+        draft: &Draft<'_>,
+        expect: Expect,
+    ) -> Result<Option<Option<u64>>, EngineError> {
+        let _epoch = self.session.pin(&self.fabric)?;
+        let found = self.look_up(draft.hash, draft.key, Want::Key, Buf::new(), None).await?;
+        let version = found.map(|(header, _)| header.version);
+        let expected = match expect {
+            Expect::Absent => None,
+            Expect::Version(version) => Some(version),
+        };
+        Ok((version != expected).then_some(version))
     }
 
     /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns the number
@@ -54,9 +79,32 @@ mod tests {
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
+    use super::*;
     use crate::nessie::client::tests::client_with;
     use crate::nessie::layout::geometry::Options;
     use crate::scan::{Cursor, Listed};
+
+    /// The values are so long that there is no memory for a second one.
+    #[test]
+    fn nothing_goes_for_a_put_that_is_refused_and_it_needs_no_memory() {
+        for evicts in [false, true] {
+            let client = client_with(4 << 20, Options { evicts, ..Options::default() });
+            let long = vec![7; (client.map.data_bytes() * 3 / 5) as usize];
+            let options = PutOptions::default();
+            let version = block_on(client.put(b"long", &long, options)).unwrap();
+            for (key, expect, found) in [
+                (&b"long"[..], Expect::Absent, Some(version)),
+                (b"long", Expect::Version(version + 1), Some(version)),
+                (b"other", Expect::Version(version), None),
+            ] {
+                let refused = block_on(client.put_if(key, &long, expect, options)).unwrap();
+                assert_eq!(refused, Conditional::Refused(found), "{expect:?}");
+            }
+            let put = block_on(client.put_if(b"other", &long, Expect::Absent, options));
+            assert_eq!(matches!(put, Ok(Conditional::Done(_))), evicts, "{put:?}");
+            assert_eq!(block_on(client.contains(b"long")).unwrap(), !evicts);
+        }
+    }
 
     /// A few counters fit, since their keys are long.
     #[test]
