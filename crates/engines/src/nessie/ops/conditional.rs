@@ -9,8 +9,10 @@ use loch_fabric::{Buf, Fabric};
 
 use super::draft::{Draft, DraftValue, Rule};
 use super::read::Want;
+use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::nessie::client::Client;
+use crate::nessie::client::alloc::Own;
 use crate::operation::{Conditional, Expect, PutOptions};
 
 impl<F: Fabric> Client<F> {
@@ -28,17 +30,36 @@ impl<F: Fabric> Client<F> {
         let draft = self.draft(key, DraftValue::Bytes(value), 0, options).await?;
         // To make room for the new value by evicting the one that it replaces would be in vain.
         let _spared = self.spare(draft.hash);
-        let (own, epoch) = match self.take(self.map.classes.of(draft.entry_len()))? {
-            Some(held) => held,
-            // A PUT that is refused needs no memory, and nothing has to go for it.
-            None => match Box::pin(self.refusal(&draft, expect)).await? {
-                Some(version) => return Ok(Conditional::Refused(version)),
-                None => self.allocate(draft.entry_len()).await?,
-            },
+        let (own, epoch) = match self.entry_for(&draft, expect).await? {
+            Ok(held) => held,
+            Err(version) => return Ok(Conditional::Refused(version)),
         };
         self.write(&draft, own).await?;
         let installed = self.install(&draft, own, epoch, expect.into()).await?;
         Ok(installed.conditional(draft.version))
+    }
+
+    /// Takes an entry for a draft. A PUT that is refused needs none, and nothing has to go for it: if
+    /// there is none at hand, returns the version of the present value if that is not as expected.
+    async fn entry_for(
+        &self,
+        draft: &Draft<'_>,
+        expect: Expect,
+    ) -> Result<Result<(Own, Pin<'_, F>), Option<u64>>, EngineError> {
+        if self.evicts() {
+            if let Some(held) = self.take(self.map.classes.of(draft.entry_len()))? {
+                return Ok(Ok(held));
+            }
+            if let Some(version) = Box::pin(self.refusal(draft, expect)).await? {
+                return Ok(Err(version));
+            }
+        }
+        match self.allocate(draft.entry_len()).await {
+            Err(full @ EngineError::OutOfMemory { .. }) => {
+                Box::pin(self.refusal(draft, expect)).await?.map(Err).ok_or(full)
+            }
+            held => held.map(Ok),
+        }
     }
 
     /// If the present value is not as expected, its version. Linearization point of the refusal: as
