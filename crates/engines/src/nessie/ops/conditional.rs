@@ -39,8 +39,9 @@ impl<F: Fabric> Client<F> {
         Ok(installed.conditional(draft.version))
     }
 
-    /// Takes an entry for a draft. A PUT that is refused needs none, and nothing has to go for it: if
-    /// there is none at hand, returns the version of the present value if that is not as expected.
+    /// Takes an entry for a draft. A PUT that is refused needs none, and nothing has to go for it:
+    /// if there is none at hand, returns the version of the present value if that is not as
+    /// expected.
     async fn entry_for(
         &self,
         draft: &Draft<'_>,
