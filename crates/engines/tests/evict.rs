@@ -87,7 +87,7 @@ fn batches_fill_a_table_that_evicts() {
         // Memory is short; of several sizes; the index is short.
         (2 << 20, 1 << 14, [100, 100]),
         (2 << 20, 1 << 14, [60, 700]),
-        (4 << 20, 600, [100, 100]),
+        (4 << 20, 6000, [100, 100]),
     ] {
         let cluster = TestCluster::new(plan(table_bytes, index_slots));
         let client = cluster.client(0);
@@ -105,7 +105,7 @@ fn batches_fill_a_table_that_evicts() {
                 lost += u64::from(found.is_none());
             }
         }
-        // The key of a batch may take the slot of another one.
+        // The key of a batch may take the slot of another one, which nobody has used yet.
         assert!(lost < all / 20, "{lost} of {all} were gone at once");
         check(&client);
         let report = block_on(client.check()).unwrap();

@@ -175,7 +175,7 @@ const LAYERS: [Layers; 15] = [
     Layers {
         folder: "crates/engines/src/nessie/client/",
         order: &[
-            &["balance", "cache", "look", "pins", "turns", "worth"],
+            &["balance", "cache", "look", "pins", "searches", "turns", "worth"],
             &["alloc", "marking"],
             &["batch", "waits"],
         ],

@@ -228,6 +228,9 @@ impl<N: Network> TableClient<N> {
 
     /// As [`Table::scan_page`](crate::Table::scan_page).
     async fn scan(&self, from: &ScanPlace, prefix: &[u8]) -> Result<Scanned> {
+        let memory = self.nodes.memory().name_of(self.number);
+        let begin = ScanPlace { memory, ..ScanPlace::default() };
+        let from = if from.memory == memory { from } else { &begin };
         if !self.is_nessies {
             return self.scan_by_workers(from, prefix);
         }
@@ -248,14 +251,17 @@ impl<N: Network> TableClient<N> {
     fn scan_by_workers(&self, from: &ScanPlace, prefix: &[u8]) -> Result<Scanned> {
         let (workers, nodes) = (self.workers, self.nodes.memory().nodes.len() as u32);
         let all = nodes * u32::from(workers);
-        let mut place = if from.worker < all { from.clone() } else { ScanPlace::default() };
+        let mut place = match from.worker < all {
+            true => from.clone(),
+            false => ScanPlace { memory: from.memory, ..ScanPlace::default() },
+        };
         let step = Step { from: place.at, prefix: prefix.to_vec() };
         let [node, worker] = [place.worker / u32::from(workers), place.worker % u32::from(workers)];
         let scan = WorkerScan { worker: worker as u16, step };
         let page = self.nodes.scan(node as usize, self.number, scan)?;
         place = match page.next {
-            Some(at) => ScanPlace { worker: place.worker, at },
-            None => ScanPlace { worker: place.worker + 1, at: Cursor::default() },
+            Some(at) => ScanPlace { at, ..place },
+            None => ScanPlace { worker: place.worker + 1, at: Cursor::default(), ..place },
         };
         Ok(Scanned { keys: page.keys, next: (place.worker < all).then_some(place) })
     }
@@ -503,7 +509,7 @@ async fn scan_memory<F: Fabric>(
             break;
         }
     }
-    Ok(Scanned { keys, next: Some(ScanPlace { worker: 0, at }) })
+    Ok(Scanned { keys, next: Some(ScanPlace { at, ..*from }) })
 }
 
 /// An error of an operation that changes nothing, so the outcome is never unknown.

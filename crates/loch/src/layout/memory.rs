@@ -27,6 +27,9 @@ use crate::layout::plan::{self, Plan};
 use crate::layout::table_info::TableInfo;
 use crate::{ByteSize, Error, Result, TableProtocol};
 
+/// An odd number without a pattern.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A node: the layout of its region, and the region if this process has it mapped.
 #[derive(Clone)]
 pub(crate) struct Member {
@@ -283,6 +286,14 @@ impl ClusterMemory {
     /// The identities of the nodes' memory.
     pub fn identities(&self) -> impl Iterator<Item = Option<u64>> + '_ {
         self.nodes.iter().map(|node| node.as_ref().map(|node| node.header.identity))
+    }
+
+    /// A number for a table and the memory that it is in. If a node has its memory made anew, the
+    /// number is another one.
+    pub fn name_of(&self, table: usize) -> u64 {
+        self.identities().fold(table as u64, |name, identity| {
+            (name ^ identity.unwrap_or(0)).wrapping_mul(MIX).rotate_left(32)
+        })
     }
 
     /// The regions that are mapped.

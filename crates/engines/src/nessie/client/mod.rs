@@ -7,6 +7,7 @@ pub(super) mod cache;
 pub(super) mod look;
 pub(super) mod marking;
 pub(super) mod pins;
+pub(super) mod searches;
 pub(super) mod turns;
 pub(super) mod waits;
 pub(super) mod worth;
@@ -23,6 +24,7 @@ use self::cache::Cache;
 use self::look::Hand;
 use self::marking::Clock;
 use self::pins::Pins;
+use self::searches::Searches;
 use self::turns::Turns;
 use self::waits::Wait;
 use self::worth::Worth;
@@ -78,6 +80,8 @@ pub struct Client<F: Fabric> {
     pub(super) worth: Worth,
     /// Where the client looks next for something to evict.
     pub(super) hand: Hand,
+    /// How often inserts search for something to move, in a table that evicts.
+    pub(super) searches: Searches,
     /// Keys whose values operations under way build on: this client does not evict them meanwhile.
     pub(super) spared: RefCell<Vec<KeyHash>>,
     pub(super) counts: Counts,
@@ -178,6 +182,7 @@ impl<F: Fabric> Client<F> {
             clock: Clock::default(),
             worth: Worth::default(),
             hand: Hand::default(),
+            searches: Searches::default(),
             spared: RefCell::default(),
             counts: Counts::default(),
             timeout_us,

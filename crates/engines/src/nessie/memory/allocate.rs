@@ -22,6 +22,8 @@ const PARKED_ENTRIES: usize = 256;
 /// The pause between two looks when the free entries are pinned or held by other lanes. The other
 /// lanes go on meanwhile.
 const HELD_POLL_US: u64 = 50;
+/// The longest such pause of a client that has looked at all memory several times.
+const HELD_PAUSE_US_MAX: u64 = 64 * HELD_POLL_US;
 /// How often a client evicts before it looks again for memory that nobody uses: the most, the
 /// least, and in between so often for each entry of a slab. It may evict for a whole batch at a
 /// time: looks that came as often for each value would be in the way of one batch in 30.
@@ -78,7 +80,7 @@ impl<F: Fabric> Client<F> {
     async fn take_later(&self, class: Class) -> Result<(Own, Pin<'_, F>), EngineError> {
         let mut lane = Lane::of(&self.turns);
         let until = self.fabric.now_us() + self.timeout_us;
-        let (mut sweep, mut waits_for_pin) = (true, false);
+        let (mut sweep, mut waits_for_pin, mut pause_us) = (true, false, HELD_POLL_US);
         loop {
             let now = self.fabric.now_us();
             let is_late = now > until;
@@ -104,7 +106,13 @@ impl<F: Fabric> Client<F> {
                 }
                 // Clients that empty slabs for others may be in each other's way.
                 Err(EngineError::OutOfMemory { .. }) if !is_late && self.evicts() => {
-                    self.fabric.pause(HELD_POLL_US).await;
+                    self.fabric.pause(pause_us).await;
+                    // In a longer pause the thread sleeps, with all its lanes.
+                    let most = match lane.is_alone() {
+                        true => HELD_PAUSE_US_MAX,
+                        false => LANES_PAUSE_US_MAX,
+                    };
+                    pause_us = (2 * pause_us).min(most);
                 }
                 // Another lane may have held or freed the entry that this lane did not find.
                 Err(EngineError::OutOfMemory { .. })

@@ -385,6 +385,10 @@ impl<F: Fabric> Client<F> {
     async fn count_evicted(&self, victims: &[&Victim]) -> Result<(), EngineError> {
         let Some(Victim { class, .. }) = victims.first() else { return Ok(()) };
         let mut forgotten = Forgotten::default();
+        // A value takes up a slot as well. If there are few slots for the memory, they turn over, and
+        // not the memory.
+        let geometry = &self.map.shape.geometry;
+        let bytes = class.entry_bytes.max(geometry.data_bytes() / geometry.index_slots()) as f32;
         let mut turned_over = 0.0;
         for victim in victims {
             let count = match victim.has_expired {
@@ -392,7 +396,7 @@ impl<F: Fabric> Client<F> {
                 false => &mut forgotten.evicted,
             };
             *count += 1;
-            turned_over += victim.counts() * class.entry_bytes as f32;
+            turned_over += victim.counts() * bytes;
         }
         self.count_forgotten(class, forgotten).await?;
         self.turn_over(turned_over as u64).await
@@ -476,7 +480,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Any number below `count`, or 0.
-    pub(super) fn any(&self, count: usize) -> usize {
+    pub(in crate::nessie) fn any(&self, count: usize) -> usize {
         (self.fabric.random() % count.max(1) as u64) as usize
     }
 

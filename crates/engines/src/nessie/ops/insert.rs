@@ -23,6 +23,7 @@ use crate::nessie::layout::dte::unpinned;
 use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::{Ite, State};
 use crate::nessie::layout::marks::{Mark, Marks};
+use crate::nessie::layout::slab::Class;
 use crate::nessie::memory::evict::Victim;
 use crate::planted::{self, Bug};
 
@@ -65,9 +66,13 @@ impl<F: Fabric> Client<F> {
             }
         }
         // If memory is short, something has to go anyway: it may as well be one of these.
-        let moves_first = !self.evicts() || !self.is_short_of(own.class);
-        if moves_first && self.make_slot(candidates, words).await? {
-            return Ok(Attempt::Again);
+        let moves_first = !self.evicts() || !self.evicts_in_slots(own.class);
+        if moves_first {
+            let has_moved = self.make_slot(candidates, words).await?;
+            self.searches.has_ended(has_moved);
+            if has_moved {
+                return Ok(Attempt::Again);
+            }
         }
         if self.evicts() {
             let victim = Box::pin(self.victim_in_slots(candidates, words, marks)).await?;
@@ -85,6 +90,12 @@ impl<F: Fabric> Client<F> {
             slots: self.map.shape.geometry.index_slots(),
             moves: MOVE_DEPTH_MAX,
         })
+    }
+
+    /// Whether a new key whose slots are all taken takes the place of a value in one of them, and
+    /// nothing is moved.
+    pub(super) fn evicts_in_slots(&self, class: Class) -> bool {
+        self.is_short_of(class) || self.searches.skips_one()
     }
 
     /// Marks the slot of a value that was inserted, if the table evicts.
@@ -126,10 +137,14 @@ impl<F: Fabric> Client<F> {
         words: &Words,
         marks: &[Marks; WAYS_MAX],
     ) -> Result<Option<(usize, Over)>, EngineError> {
-        let mut slots: ArrayVec<(u32, usize), CANDIDATES_MAX> = (0..candidates.count())
+        // Of values that are worth as little, any: otherwise the one that has just come would go
+        // again and again.
+        let (count, first) = (candidates.count(), self.any(candidates.count()));
+        let mut slots: ArrayVec<(u32, usize), CANDIDATES_MAX> = (0..count)
+            .map(|number| (first + number) % count)
             .map(|slot| (self.worth_of_mark(candidates.mark_in(marks, slot)), slot))
             .collect();
-        slots.sort_unstable();
+        slots.sort_by_key(|(worth, _)| *worth);
         for (_, slot) in slots {
             let (at, word) = (candidates.slot(slot), words[slot]);
             let mark = candidates.mark_in(marks, slot);

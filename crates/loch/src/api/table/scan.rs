@@ -70,8 +70,8 @@ pub struct Scan<'a> {
 
 impl fmt::Display for ScanCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ScanPlace { worker, at: Cursor { place, noted, waited } } = &self.0;
-        write!(f, "{worker}.{place}.{waited}")?;
+        let ScanPlace { memory, worker, at: Cursor { place, noted, waited } } = &self.0;
+        write!(f, "{memory}.{worker}.{place}.{waited}")?;
         noted.iter().try_for_each(|word| write!(f, ".{word}"))
     }
 }
@@ -83,16 +83,17 @@ impl FromStr for ScanCursor {
         let wrong = || ParseScanCursorError { text: text.chars().take(100).collect() };
         let mut parts = text.split('.');
         let mut next = || parts.next()?.parse::<u64>().ok();
-        let [worker, place, waited] = [next(), next(), next()];
+        let [memory, worker, place, waited] = [next(), next(), next(), next()];
         let small = |number: Option<u64>| number.and_then(|number| u32::try_from(number).ok());
-        let (Some(worker), Some(place), Some(waited)) = (small(worker), place, small(waited))
+        let (Some(memory), Some(worker), Some(place), Some(waited)) =
+            (memory, small(worker), place, small(waited))
         else {
             return Err(wrong());
         };
         let noted: std::result::Result<Vec<u64>, _> = parts.map(str::parse).collect();
         match noted {
             Ok(noted) if noted.len() <= NODES_MAX => {
-                Ok(Self(ScanPlace { worker, at: Cursor { place, noted, waited } }))
+                Ok(Self(ScanPlace { memory, worker, at: Cursor { place, noted, waited } }))
             }
             _ => Err(wrong()),
         }
@@ -163,12 +164,14 @@ mod tests {
     proptest! {
         #[test]
         fn a_cursor_survives_as_text(
+            memory: u64,
             worker: u32,
             place: u64,
             waited: u32,
             noted in prop::collection::vec(any::<u64>(), 0..=3),
         ) {
-            let cursor = ScanCursor(ScanPlace { worker, at: Cursor { place, noted, waited } });
+            let at = Cursor { place, noted, waited };
+            let cursor = ScanCursor(ScanPlace { memory, worker, at });
             prop_assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
 
@@ -180,11 +183,35 @@ mod tests {
 
     #[test]
     fn text_that_is_no_cursor_is_quoted() {
-        for text in ["", "1", "1.2", "1.2.x", "-1.2.3", "1.2.3.", "5000000000.0.0", "1.2.3 "] {
+        for text in
+            ["", "1", "1.2.3", "0.1.2.x", "0.-1.2.3", "0.1.2.3.", "0.5000000000.0.0", "0.1.2.3 "]
+        {
             let error = text.parse::<ScanCursor>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }
-        assert!(vec!["1"; NODES_MAX + 4].join(".").parse::<ScanCursor>().is_err());
+        assert!(vec!["1"; NODES_MAX + 5].join(".").parse::<ScanCursor>().is_err());
+    }
+
+    /// A scan that went on there would miss the keys before that place.
+    #[test]
+    fn a_cursor_of_other_memory_or_of_another_table_is_the_beginning() {
+        let table =
+            |name: &str| crate::TableConfig { name: name.into(), ..crate::TableConfig::default() };
+        let config =
+            || EmbeddedConfig { tables: vec![table("a"), table("b")], ..Default::default() };
+        let clusters = [config(), config()].map(|config| Cluster::embedded(config).unwrap());
+        let names: Vec<Vec<u8>> = (0..3_000u32).map(|n| n.to_string().into()).collect();
+        let pairs: Vec<_> = names.iter().map(|name| (name, b"v")).collect();
+        let tables = [(0, "a"), (0, "b"), (1, "a")].map(|(cluster, name)| {
+            let table = clusters[cluster].table(name).unwrap();
+            table.put_many(&pairs).unwrap();
+            table
+        });
+        let first = tables[0].scan_page(&ScanCursor::default(), b"").unwrap();
+        let place: ScanCursor = first.next.unwrap().to_string().parse().unwrap();
+        let from = |table: &Table| table.scan().from(place.clone()).count();
+        assert_eq!(from(&tables[0]), names.len() - first.keys.len());
+        assert_eq!([from(&tables[1]), from(&tables[2])], [names.len(); 2]);
     }
 
     #[test]

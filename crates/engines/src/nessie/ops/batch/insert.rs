@@ -90,7 +90,7 @@ impl<F: Fabric> Client<F> {
         }
         let free = (1..count).find(|slot| codec.is_empty(words[*slot]));
         let over = match free.map(|free| (free, Over::Empty(words[free]))) {
-            None if self.evicts() && self.is_short_of(own.class) => {
+            None if self.evicts() && self.evicts_in_slots(own.class) => {
                 Box::pin(self.victim_in_slots(&candidates, &words, &marks)).await?
             }
             over => over,
