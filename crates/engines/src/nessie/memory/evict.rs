@@ -385,8 +385,8 @@ impl<F: Fabric> Client<F> {
     async fn count_evicted(&self, victims: &[&Victim]) -> Result<(), EngineError> {
         let Some(Victim { class, .. }) = victims.first() else { return Ok(()) };
         let mut forgotten = Forgotten::default();
-        // A value takes up a slot as well. If there are few slots for the memory, they turn over, and
-        // not the memory.
+        // A value takes up a slot as well. If there are few slots for the memory, they turn over,
+        // and not the memory.
         let geometry = &self.map.shape.geometry;
         let bytes = class.entry_bytes.max(geometry.data_bytes() / geometry.index_slots()) as f32;
         let mut turned_over = 0.0;
