@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -19,25 +21,45 @@ const REST: Duration = Duration::from_millis(5);
 
 /// CPU time that the threads of a process have taken, to the nanosecond, and how often they were
 /// woken. What the kernel counts in hundredths of a second would hide most of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Effort {
+/// For each of its threads, by its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Effort(BTreeMap<OsString, OfThread>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct OfThread {
     cpu: Duration,
     switches: u64,
 }
 
+impl Effort {
+    /// What was done since then. Threads that have ended meanwhile do not count: a sum over all
+    /// threads would have been less than before.
+    fn since(&self, before: &Self) -> OfThread {
+        let mut sum = OfThread::default();
+        for (thread, now) in &self.0 {
+            let before = before.0.get(thread).copied().unwrap_or_default();
+            sum.cpu += now.cpu - before.cpu;
+            sum.switches += now.switches - before.switches;
+        }
+        sum
+    }
+}
+
 fn effort(pid: u32) -> Effort {
     let process = Path::new("/proc").join(pid.to_string());
-    let (mut nanoseconds, mut switches) = (0, 0);
+    let mut threads = BTreeMap::new();
     for thread in fs::read_dir(process.join("task")).expect("it has threads") {
-        let thread = thread.expect("a thread").path();
-        let read = |name| fs::read_to_string(thread.join(name)).expect("it lives");
-        let taken = read("schedstat");
-        nanoseconds += number(taken.split_ascii_whitespace().next().expect("its CPU time"));
-        let status = read("status");
+        let thread = thread.expect("a thread");
+        let read = |name| fs::read_to_string(thread.path().join(name));
+        // A thread may end at any moment.
+        let (Ok(taken), Ok(status)) = (read("schedstat"), read("status")) else { continue };
+        let cpu = number(taken.split_ascii_whitespace().next().expect("its CPU time"));
         let lines = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
-        switches += lines.map(|(_, count)| number(count)).sum::<u64>();
+        let switches = lines.map(|(_, count)| number(count)).sum();
+        let of = OfThread { cpu: Duration::from_nanos(cpu), switches };
+        threads.insert(thread.file_name(), of);
     }
-    Effort { cpu: Duration::from_nanos(nanoseconds), switches }
+    Effort(threads)
 }
 
 fn number(text: &str) -> u64 {
@@ -46,9 +68,9 @@ fn number(text: &str) -> u64 {
 
 /// Waits until a process has used no CPU for a while.
 fn wait_until_calm(pid: u32) {
-    let (mut last, mut since) = (effort(pid).cpu, Instant::now());
+    let (mut last, mut since) = (effort(pid), Instant::now());
     wait_for("the workers to rest", || {
-        let now = effort(pid).cpu;
+        let now = effort(pid);
         if now != last {
             (last, since) = (now, Instant::now());
         }
@@ -71,8 +93,7 @@ fn assert_sleeps(node: &Node, when: &str) {
     let before = effort(pid);
     // The test is that nothing happens in this time.
     thread::sleep(time);
-    let after = effort(pid);
-    let (cpu, switches) = (after.cpu - before.cpu, after.switches - before.switches);
+    let OfThread { cpu, switches } = effort(pid).since(&before);
     println!("{when}: {cpu:?} and {switches} wake-ups in {} s", time.as_secs());
     assert!(cpu < REST, "{when}: {cpu:?} of a node at rest");
 }
@@ -128,7 +149,7 @@ fn workers_at_rest_use_no_cpu() {
         let before = effort(pid);
         // The test is that nothing happens in this time, while no client sends anything.
         thread::sleep(time);
-        let cpu = effort(pid).cpu - before.cpu;
+        let cpu = effort(pid).since(&before).cpu;
         println!("{engine}: {cpu:?} in {} s", time.as_secs());
         assert!(cpu < REST * if is_long() { 10 } else { 2 }, "{engine}: {cpu:?} at rest");
         // And they are there at once.
@@ -231,7 +252,7 @@ fn a_busy_client_costs_its_node_nothing() {
         table.put(&key, &[7; 64]).expect("there is room");
         assert!(table.get(&key).expect("it can be read").is_some());
     }
-    let cpu = effort(pid).cpu - before.cpu;
+    let cpu = effort(pid).since(&before).cpu;
     assert!(cpu < REST, "{cpu:?} of a node whose client works");
 }
 
@@ -260,8 +281,8 @@ fn what_has_expired_gives_its_memory_back_by_itself() {
     assert!(stats.contains("values evicted: 0, expired and removed: 10000"), "{stats}");
     assert_eq!(node.loch(&["check"]).code, Some(0));
     // What is left will expire, so the node looks at it now and then.
-    let before = effort(node.process.pid()).cpu;
+    let before = effort(node.process.pid());
     thread::sleep(Duration::from_secs(3));
-    let cpu = effort(node.process.pid()).cpu - before;
+    let cpu = effort(node.process.pid()).since(&before).cpu;
     assert!(cpu < Duration::from_millis(300), "{cpu:?} of 3 s");
 }
