@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use loch::{Cluster, ConnectOptions, PutOptions, Table};
+use loch::{Cluster, ConnectOptions, Expiry, PutOptions, Table};
 use rustix::process::Signal;
 use support::{Node, Process, is_long, loch, private_dir, wait_for};
 
@@ -266,8 +266,13 @@ fn what_has_expired_gives_its_memory_back_by_itself() {
     let table = table.expect("the node is up");
     let (short, long) = (Duration::from_millis(200), Duration::from_secs(3600));
     for key in 0..20_000_u32 {
-        let ttl = if key % 4 == 0 { None } else { Some(if key % 4 == 1 { long } else { short }) };
-        table.put_with(&key.to_le_bytes(), &[7; 64], PutOptions { ttl }).expect("there is room");
+        let expiry = match key % 4 {
+            0 => Expiry::Never,
+            1 => Expiry::In(long),
+            _ => Expiry::In(short),
+        };
+        let options = PutOptions { expiry };
+        table.put_with(&key.to_le_bytes(), &[7; 64], options).expect("there is room");
     }
     // The node counts what it has removed a moment later.
     let left = wait_for("the memory of what has expired", || {

@@ -22,7 +22,8 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 use commands::{
-    check, completions, delete, doctor, filter, get, put, reduce, scan, serve, stats, touch, update,
+    check, completions, delete, doctor, filter, gateway, get, put, reduce, scan, serve, stats,
+    touch, update,
 };
 use outcome::Answer;
 
@@ -33,6 +34,7 @@ Examples:
   loch get colour                    green
   loch scan                          the keys of a table
   loch stats                         nodes, tables, and the use of memory
+  loch gateway &                     clients of Redis and memcached use a table
   loch doctor                        what this machine can do, and what is missing for RDMA
   loch demo                          three nodes and two clients, with measurements
 
@@ -64,6 +66,7 @@ enum Command {
     Filter(filter::FilterArgs),
     Stats(stats::StatsArgs),
     Check(check::CheckArgs),
+    Gateway(gateway::GatewayArgs),
     Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     /// Measure engines, and other stores beside them, under one workload
@@ -104,6 +107,7 @@ impl Command {
             Command::Filter(args) => filter::run(&args),
             Command::Stats(args) => stats::run(&args),
             Command::Check(args) => check::run(&args),
+            Command::Gateway(args) => gateway::run(args),
             Command::Doctor(args) => doctor::run(args),
             Command::Demo(args) => done(demo::run(args)),
             Command::Bench(args) => done(loch_bench::run(args)),
@@ -117,10 +121,11 @@ fn done<E: Into<anyhow::Error>>(result: Result<(), E>) -> Result<Answer> {
     result.map(|()| Answer::Done).map_err(Into::into)
 }
 
-/// A node logs what happens; the other commands log only what is wrong. `RUST_LOG` overrides both.
+/// A node and a gateway log what happens; the other commands log only what is wrong. `RUST_LOG`
+/// overrides both.
 fn log_to_stderr(command: &Command) {
     let level = match command {
-        Command::Serve(_) => LevelFilter::INFO,
+        Command::Serve(_) | Command::Gateway(_) => LevelFilter::INFO,
         _ => LevelFilter::WARN,
     };
     let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();

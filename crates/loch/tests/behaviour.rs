@@ -316,7 +316,7 @@ fn conditions_are_kept(kind: &Kind) {
     assert_eq!(bytes(&table, b"key"), Some(b"two".to_vec()));
     let none = table.put_if_version(b"none", b"x", first).unwrap();
     assert_eq!(none, Conditional::Refused(None));
-    let ttl = PutOptions { ttl: Some(Duration::from_secs(60)) };
+    let ttl = PutOptions { expiry: Expiry::In(Duration::from_secs(60)) };
     let done = table.put_if(b"timed", b"x", Expect::Absent, ttl).unwrap();
     assert!(matches!(done, Conditional::Done(_)));
     assert!(table.get(b"timed").unwrap().unwrap().expires_at().is_some());
@@ -324,7 +324,7 @@ fn conditions_are_kept(kind: &Kind) {
 
 fn a_value_with_a_time_to_live_expires(kind: &Kind) {
     let table = kind.open();
-    let ttl = |ms| PutOptions { ttl: Some(Duration::from_millis(ms)) };
+    let ttl = |ms| PutOptions { expiry: Expiry::In(Duration::from_millis(ms)) };
     table.put_with(b"now", b"x", ttl(0)).unwrap();
     assert_eq!(bytes(&table, b"now"), None);
     assert!(!table.contains(b"now").unwrap());
@@ -334,7 +334,7 @@ fn a_value_with_a_time_to_live_expires(kind: &Kind) {
     let expires = table.get(b"later").unwrap().unwrap().expires_at().unwrap();
     let lives = expires.duration_since(before).unwrap();
     assert!((59_000..62_000).contains(&lives.as_millis()), "{lives:?}");
-    let for_ever = PutOptions { ttl: Some(Duration::MAX) };
+    let for_ever = PutOptions { expiry: Expiry::In(Duration::MAX) };
     table.put_with(b"ever", b"x", for_ever).unwrap();
     assert!(table.contains(b"ever").unwrap());
 }
@@ -377,7 +377,7 @@ fn appended_bytes_come_behind_the_value(kind: &Kind) {
 
 fn an_appended_value_expires_when_it_did_before(kind: &Kind) {
     let table = kind.open();
-    let ttl = |ms| PutOptions { ttl: Some(Duration::from_millis(ms)) };
+    let ttl = |ms| PutOptions { expiry: Expiry::In(Duration::from_millis(ms)) };
     table.put_with(b"later", b"a", ttl(60_000)).unwrap();
     let expires = table.get(b"later").unwrap().unwrap().expires_at();
     assert!(expires.is_some());
@@ -447,7 +447,7 @@ fn a_touch_brings_no_value_back(kind: &Kind) {
     table.put(b"deleted", b"v").unwrap();
     table.delete(b"deleted").unwrap();
     is_absent(b"deleted");
-    table.put_with(b"expired", b"v", PutOptions { ttl: Some(Duration::ZERO) }).unwrap();
+    table.put_with(b"expired", b"v", PutOptions { expiry: Expiry::In(Duration::ZERO) }).unwrap();
     is_absent(b"expired");
     // An expiry in the past is an end at once; the value is returned for the last time.
     let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
@@ -667,7 +667,7 @@ fn a_scan_finds_the_keys_that_are_there(kind: &Kind) {
         let version = table.put(&key, &vec![7; len as usize]).unwrap();
         there.insert(key, (len, version));
     }
-    let ttl = |ms| PutOptions { ttl: Some(Duration::from_millis(ms)) };
+    let ttl = |ms| PutOptions { expiry: Expiry::In(Duration::from_millis(ms)) };
     table.put_with(b"expired", b"x", ttl(0)).unwrap();
     table.put_with(b"key:1", b"later", ttl(60_000)).unwrap();
     assert!(table.delete(b"key:2").unwrap() && there.remove(&b"key:2"[..]).is_some());

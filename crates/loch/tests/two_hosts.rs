@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use loch::{Cluster, ConnectOptions, Error, Node, NodeConfig, PutOptions, Table};
+use loch::{Cluster, ConnectOptions, Error, Expiry, Node, NodeConfig, PutOptions, Table};
 
 const SECRET: &str = "LOCH_TEST_SECRET";
 const RIGHT: &str = "the secret of both hosts";
@@ -209,7 +209,7 @@ fn a_client_without_the_right_has_expired_values_removed_by_the_worker() {
     let cluster = Cluster::connect_with(socket(), options()).unwrap();
     let table = cluster.table("hybrid").unwrap();
     let key = |host: usize, i: u8| [host as u8, i];
-    let soon = PutOptions { ttl: Some(Duration::from_millis(1)) };
+    let soon = PutOptions { expiry: Expiry::In(Duration::from_millis(1)) };
     // Of both nodes.
     for i in 0..8 {
         table.put_with(&key(host(), i), b"gone soon", soon).unwrap();

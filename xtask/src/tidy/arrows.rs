@@ -6,8 +6,16 @@ use super::Finding;
 use crate::tree::{File, Tree};
 
 /// The crates, lowest first. Each may depend on the crates before it.
-const LAYERS: [&str; 7] =
-    ["loch-fabric", "loch-engines", "loch", "loch-bench", "loch-cli", "loch-papers", "loch-fuzz"];
+const LAYERS: [&str; 8] = [
+    "loch-fabric",
+    "loch-engines",
+    "loch",
+    "loch-gateway",
+    "loch-bench",
+    "loch-cli",
+    "loch-papers",
+    "loch-fuzz",
+];
 
 /// Dependencies between the crates point down, for tests and builds too.
 pub fn arrows_point_down(tree: &Tree) -> Vec<Finding> {

@@ -20,7 +20,7 @@ struct Layers {
     whole: bool,
 }
 
-const LAYERS: [Layers; 15] = [
+const LAYERS: [Layers; 16] = [
     Layers {
         folder: "crates/fabric/src/",
         order: &[
@@ -105,6 +105,22 @@ const LAYERS: [Layers; 15] = [
             &["seat"],
             &["serving", "thread"],
             &["agent", "endpoint", "fuzzing"],
+        ],
+        never: &[],
+        known: &[],
+        whole: true,
+    },
+    Layers {
+        folder: "crates/gateway/src/",
+        order: &[
+            &["address", "failure", "item", "limits", "protocol"],
+            &["clients", "cursors", "error", "figures", "input"],
+            &["password", "store", "stream"],
+            &["context"],
+            &["memcached", "resp"],
+            &["connection"],
+            &["thread"],
+            &["gateway"],
         ],
         never: &[],
         known: &[],

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod delete;
 pub mod doctor;
 pub mod filter;
+pub mod gateway;
 pub mod get;
 pub mod put;
 pub mod reduce;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use loch::{Conditional, Expect, PutOptions, Table, Version};
+use loch::{Conditional, Expect, Expiry, PutOptions, Table, Version};
 
 use super::key;
 use super::target::{Access, TableArgs};
@@ -101,7 +101,7 @@ fn put(
     if args.append {
         return table.append(key, value).map(Conditional::Done);
     }
-    let options = PutOptions { ttl: args.ttl };
+    let options = PutOptions { expiry: args.ttl.map_or(Expiry::Never, Expiry::In) };
     let expect = match args.if_version {
         Some(version) => Some(Expect::Version(Version::from_u64(version))),
         None => args.if_absent.then_some(Expect::Absent),

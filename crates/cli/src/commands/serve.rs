@@ -1,6 +1,5 @@
 //! `loch serve`.
 
-use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -136,8 +135,7 @@ pub fn run(args: ServeArgs) -> Result<Answer> {
     let config = args.config()?;
     // This comes before the node starts: a signal during the start stops the node as soon as it is
     // up, and a second signal does not wait for that.
-    let signals = [SIGTERM, SIGINT, SIGHUP];
-    let mut stop = stop_signals(&signals).context("cannot watch for signals")?;
+    let mut stop = stop_signals().context("cannot watch for signals")?;
     allow_many_connections();
     let node = Node::start(config.clone()).context("cannot start the node")?;
     output::line(&ready_line(&config, &node))?;
@@ -152,13 +150,13 @@ pub fn run(args: ServeArgs) -> Result<Answer> {
     }
 }
 
-/// Each connection takes a descriptor: the node may have as many as the system allows it at all,
+/// Each connection takes a descriptor: the process may have as many as the system allows it at all,
 /// and not only as many as is usual for programs.
-fn allow_many_connections() {
+pub(super) fn allow_many_connections() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the node has no more descriptors than is usual: see ulimit -n");
+        tracing::warn!(%error, "there are no more descriptors than is usual: see ulimit -n");
     }
 }
 
@@ -234,15 +232,17 @@ fn chosen_tables(declared: Vec<TableConfig>, names: Vec<String>) -> Vec<TableCon
     }
 }
 
-fn stop_signals(signals: &[c_int]) -> std::io::Result<Signals> {
+/// The signals that stop what runs; a second one ends the process at once.
+pub(super) fn stop_signals() -> std::io::Result<Signals> {
+    let signals = [SIGTERM, SIGINT, SIGHUP];
     let again = Arc::new(AtomicBool::new(false));
     for signal in signals {
         signal_hook::flag::register_conditional_shutdown(
-            *signal,
+            signal,
             FAILED.into(),
             Arc::clone(&again),
         )?;
-        signal_hook::flag::register(*signal, Arc::clone(&again))?;
+        signal_hook::flag::register(signal, Arc::clone(&again))?;
     }
     Signals::new(signals)
 }

@@ -8,7 +8,6 @@ pub(crate) mod scan;
 pub(crate) mod touch;
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use loch_engines::EngineError;
 use loch_engines::nessie::{AnyClient, Client};
@@ -25,8 +24,8 @@ use crate::client::operations::Operations;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::session::table_session::TableSession;
 use crate::{
-    AsyncTable, CheckReport, Error, Lambda, Number, Pinned, Reservation, Result, Scan, ScanCursor,
-    ScanPage, Usage, Value, Version,
+    AsyncTable, CheckReport, Error, Expiry, Lambda, Number, Pinned, Reservation, Result, Scan,
+    ScanCursor, ScanPage, Usage, Value, Version,
 };
 
 /// A table of a cluster, for one thread: it can be sent to another thread, but not shared. Every
@@ -71,8 +70,8 @@ pub struct Table {
 /// Options of a PUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {
-    /// How long the value lives, with a resolution of 1 ms. Default: for ever.
-    pub ttl: Option<Duration>,
+    /// When the value expires. Default: never.
+    pub expiry: Expiry,
 }
 
 /// The condition of a conditional PUT.
@@ -520,11 +519,7 @@ impl Table {
 
     /// The engine's form of the options.
     pub(crate) fn engine_options(&self, options: PutOptions) -> operation::PutOptions {
-        let now = || self.operations().wall_ms();
-        let millis = |ttl: Duration| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        operation::PutOptions {
-            expires_at_ms: options.ttl.map(|ttl| now().saturating_add(millis(ttl))),
-        }
+        self.expiring(options.expiry)
     }
 
     /// Makes the table look as if a child had inherited it.

@@ -35,7 +35,7 @@ impl Table {
     /// use std::time::Duration;
     /// use loch::{Expiry, PutOptions};
     /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
-    /// table.put_with(b"session", b"ann", PutOptions { ttl: Some(Duration::from_secs(5)) })?;
+    /// table.put_with(b"session", b"ann", PutOptions { expiry: Expiry::In(Duration::from_secs(5)) })?;
     /// let version = table.touch(b"session", Expiry::In(Duration::from_secs(1800)))?;
     /// let value = table.get(b"session")?.expect("it lives for half an hour");
     /// assert_eq!((&value[..], Some(value.version())), (&b"ann"[..], version));
@@ -72,7 +72,7 @@ impl Table {
     }
 
     /// The engine's form of an expiry.
-    fn expiring(&self, expiry: Expiry) -> operation::PutOptions {
+    pub(crate) fn expiring(&self, expiry: Expiry) -> operation::PutOptions {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let expires_at_ms = match expiry {
             Expiry::Never => None,

@@ -1,0 +1,96 @@
+//! `loch gateway`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use loch_gateway::{Address, Error, Gateway, GatewayConfig};
+
+use super::serve::{allow_many_connections, stop_signals};
+use super::target::{Access, TableArgs};
+use crate::outcome::{Answer, Usage};
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  loch gateway                                127.0.0.1:6379 for clients of Redis, 127.0.0.1:11211
+                                              for those of memcached
+  loch gateway --resp unix:/run/loch/redis.sock --threads 4
+  loch gateway --resp 0.0.0.0:6379 --password /etc/loch/password
+
+A node has to run: loch serve. A gateway holds no data: it may be ended and started again, and several
+may run beside each other. With SIGTERM, SIGINT or SIGHUP it answers what has come and ends (exit
+code 0).";
+
+/// Where clients of Redis connect if no address is given.
+const RESP: &str = "127.0.0.1:6379";
+/// Where clients of memcached connect if no address is given.
+const MEMCACHED: &str = "127.0.0.1:11211";
+
+/// Let clients of Redis and of memcached use a table
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct GatewayArgs {
+    #[command(flatten)]
+    table: TableArgs,
+    /// Where clients of Redis connect: HOST:PORT or unix:PATH; may be given more than once
+    /// [default: 127.0.0.1:6379, if --memcached is not given either]
+    #[arg(long, value_name = "ADDRESS")]
+    resp: Vec<String>,
+    /// Where clients of memcached connect: HOST:PORT or unix:PATH; may be given more than once
+    /// [default: 127.0.0.1:11211, if --resp is not given either]
+    #[arg(long, value_name = "ADDRESS")]
+    memcached: Vec<String>,
+    /// File whose first line is the password that clients have to give; addresses beyond loopback
+    /// need one
+    #[arg(long, value_name = "FILE")]
+    password: Option<PathBuf>,
+    /// Threads that serve clients
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    threads: usize,
+}
+
+/// Runs `loch gateway`.
+pub fn run(args: GatewayArgs) -> Result<Answer> {
+    let addresses = |given: &[String]| -> Result<Vec<Address>> {
+        let parsed = given.iter().map(|text| text.parse::<Address>());
+        Ok(parsed.collect::<Result<_, _>>().map_err(|error| Usage(error.to_string()))?)
+    };
+    let (mut resp, mut memcached) = (addresses(&args.resp)?, addresses(&args.memcached)?);
+    if resp.is_empty() && memcached.is_empty() {
+        resp = addresses(&[RESP.to_owned()])?;
+        memcached = addresses(&[MEMCACHED.to_owned()])?;
+    }
+    let mut stop = stop_signals().context("cannot watch for signals")?;
+    allow_many_connections();
+    let cluster = args.table.connect(Access::Write)?;
+    let table = args.table.name().to_owned();
+    let config =
+        GatewayConfig { table, resp, memcached, password: args.password, threads: args.threads };
+    let gateway = Gateway::start(cluster, config).map_err(wrong_call)?;
+    let listens = |what: &str, addresses: Vec<Address>| {
+        let each = |address: &Address| format!("{what} at {address}");
+        addresses.iter().map(each).collect::<Vec<_>>()
+    };
+    let all = [listens("RESP", gateway.resp()), listens("memcached", gateway.memcached())].concat();
+    output::line(&format!(
+        "the gateway to table {:?} is ready: {}",
+        args.table.name(),
+        all.join(", ")
+    ))?;
+    let signal = stop.forever().next();
+    tracing::info!(signal = signal.and_then(signal_hook::low_level::signal_name), "stopping");
+    gateway.stop();
+    Ok(Answer::Done)
+}
+
+/// Tells a wrong call from what the system or the cluster refused.
+fn wrong_call(error: Error) -> anyhow::Error {
+    match error {
+        Error::Cluster(error) => error.into(),
+        Error::Open { .. } | Error::Password { .. } | Error::Usage(_) => {
+            Usage(error.to_string()).into()
+        }
+        other => other.into(),
+    }
+}

@@ -1,0 +1,139 @@
+//! One client's connection: bytes in, requests, bytes out.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::clients::Client;
+use crate::context::Context;
+use crate::figures::add;
+use crate::input::{Came, Input};
+use crate::limits::{OUTPUT_BYTES, REQUEST_BYTES_MAX};
+use crate::stream::Stream;
+
+use crate::{memcached, resp};
+
+/// The protocol of a connection, and what the client has said so far.
+#[derive(Debug)]
+pub(crate) enum Session {
+    Resp(Box<resp::Session>),
+    Memcached(Box<memcached::Session>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub stream: Stream,
+    pub client: Arc<Client>,
+    session: Session,
+    input: Input,
+    /// Answers that the system has not taken yet; written so far.
+    output: Vec<u8>,
+    written: usize,
+    needed: usize,
+    /// The client has sent its last byte, or shall send no more.
+    ends: bool,
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Its client.
+    ForInput,
+    /// Its client to take answers.
+    ForOutput,
+    /// Nothing: there is more to do.
+    No,
+    Ended,
+}
+
+impl Connection {
+    pub fn new(stream: Stream, client: Arc<Client>, session: Session) -> Self {
+        let (input, output) = (Input::default(), Vec::new());
+        Self { stream, client, session, input, output, written: 0, needed: 0, ends: false }
+    }
+
+    /// Reads, executes and answers what has come, or a part of it. An error ends the connection.
+    pub async fn turn(&mut self, cx: &Context<'_>) -> Waits {
+        let waits = self.try_turn(cx).await.unwrap_or(Waits::Ended);
+        if self.output.is_empty() && self.output.capacity() > 0 {
+            cx.keep_output(std::mem::take(&mut self.output));
+        }
+        self.input.shrink(cx.pool());
+        waits
+    }
+
+    async fn try_turn(&mut self, cx: &Context<'_>) -> io::Result<Waits> {
+        if !self.flush(cx)? {
+            return Ok(Waits::ForOutput);
+        }
+        let mut has_read = false;
+        while !self.ends {
+            if self.input.len() == 0 || self.input.len() < self.needed {
+                if has_read {
+                    // What came does not make up a request yet, or all is done: the others' turn.
+                    return Ok(Waits::No);
+                }
+                has_read = true;
+                match self.input.read(&mut self.stream, cx.pool())? {
+                    Came::Bytes(count) => add(&cx.figures().counters.bytes_in, count as u64),
+                    Came::Nothing => return Ok(Waits::ForInput),
+                    Came::End => {
+                        self.ends = true;
+                        break;
+                    }
+                }
+                if self.input.len() < self.needed {
+                    continue;
+                }
+            }
+            if self.output.capacity() == 0 {
+                self.output = cx.take_output();
+            }
+            let last_s = self.client.since.elapsed().as_secs();
+            self.client.last_s.store(last_s, Ordering::Relaxed);
+            let (bytes, output) = (self.input.bytes(), &mut self.output);
+            let progress = match &mut self.session {
+                Session::Resp(session) => session.serve(cx, &self.client, bytes, output).await,
+                Session::Memcached(session) => session.serve(cx, &self.client, bytes, output).await,
+            };
+            self.input.consume(progress.consumed);
+            (self.needed, self.ends) = (progress.needed, progress.ends);
+            if self.needed > REQUEST_BYTES_MAX {
+                self.ends = true;
+            }
+            if !self.flush(cx)? {
+                return Ok(Waits::ForOutput);
+            }
+            if progress.consumed == 0 && self.needed <= self.input.len() && !self.ends {
+                // A request that cannot be told to be whole waits for a byte more.
+                self.needed = self.input.len() + 1;
+            }
+        }
+        Ok(Waits::Ended)
+    }
+
+    /// Writes answers. Returns whether the system has taken all of them.
+    fn flush(&mut self, cx: &Context<'_>) -> io::Result<bool> {
+        while self.written < self.output.len() {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.written += count;
+                    add(&cx.figures().counters.bytes_out, count as u64);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // What was taken needs no memory any more.
+                    self.output.drain(..self.written);
+                    self.output.shrink_to(OUTPUT_BYTES);
+                    self.written = 0;
+                    return Ok(false);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.clear();
+        self.written = 0;
+        Ok(true)
+    }
+}

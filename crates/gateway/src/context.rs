@@ -1,0 +1,150 @@
+//! What the connections of a thread use: the table, and what the threads of a gateway share.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use loch::{Cluster, Usage};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::clients::Clients;
+use crate::cursors::Cursors;
+use crate::figures::Figures;
+use crate::input::Pool;
+use crate::limits::LANES;
+use crate::password::Password;
+use crate::protocol::Protocol;
+use crate::store::Store;
+use crate::stream::{Listener, Stream};
+
+/// What the threads of a gateway share.
+pub(crate) struct Shared {
+    pub cluster: Cluster,
+    pub table: String,
+    pub password: Option<Password>,
+    pub listeners: Vec<(Listener, Protocol)>,
+    pub clients: Clients,
+    pub cursors: Cursors,
+    pub threads: Vec<Mailbox>,
+    pub started: Instant,
+    pub is_stopping: AtomicBool,
+    /// Connections so far.
+    pub accepted: AtomicUsize,
+    /// The longest value of the table.
+    pub value_bytes_max: u64,
+}
+
+/// A connection, the addresses of its client and of the listener, and what the client speaks.
+pub(crate) type New = (Stream, String, String, Protocol);
+
+/// Where a thread gets connections from others, and its figures.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    new: Mutex<Vec<New>>,
+    wakes: OwnedFd,
+    pub figures: Figures,
+}
+
+impl Mailbox {
+    pub fn new() -> io::Result<Self> {
+        let wakes = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { new: Mutex::default(), wakes, figures: Figures::default() })
+    }
+
+    fn new_ones(&self) -> MutexGuard<'_, Vec<New>> {
+        self.new.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands the thread a connection.
+    pub fn give(&self, new: New) {
+        self.new_ones().push(new);
+        self.wake();
+    }
+
+    /// Takes the connections that were handed over since the last time.
+    pub fn take(&self) -> Vec<New> {
+        // Nothing to read is no harm.
+        let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
+        std::mem::take(&mut *self.new_ones())
+    }
+
+    /// Wakes the thread, so that it looks what there is.
+    pub fn wake(&self) {
+        // If the counter is full, the thread wakes anyway.
+        let _ = rustix::io::write(&self.wakes, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wakes.as_fd()
+    }
+}
+
+/// What the connections of a thread use.
+pub(crate) struct Context<'t> {
+    pub shared: &'t Arc<Shared>,
+    pub store: Store<'t>,
+    thread: usize,
+    pool: Pool,
+    outputs: RefCell<Vec<Vec<u8>>>,
+    usage: RefCell<Option<LastUsage>>,
+}
+
+/// A look at the use of the table's memory.
+struct LastUsage {
+    at: Instant,
+    took: Duration,
+    usage: Vec<Usage>,
+}
+
+/// For as many times as a look took there is no other one.
+const USAGE_PAUSES: u32 = 50;
+
+impl<'t> Context<'t> {
+    pub fn new(shared: &'t Arc<Shared>, store: Store<'t>, thread: usize) -> Self {
+        let (pool, outputs, usage) = (Pool::default(), RefCell::default(), RefCell::default());
+        Self { shared, store, thread, pool, outputs, usage }
+    }
+
+    pub fn thread(&self) -> usize {
+        self.thread
+    }
+
+    pub fn figures(&self) -> &'t Figures {
+        &self.shared.threads[self.thread].figures
+    }
+
+    /// The use of the table's memory, as of a moment ago: a look at it takes the longer, the more
+    /// entries there are.
+    pub fn usage(&self) -> loch::Result<Vec<Usage>> {
+        let mut last = self.usage.borrow_mut();
+        let is_fresh = |last: &LastUsage| last.at.elapsed() < USAGE_PAUSES * last.took;
+        if let Some(last) = last.as_ref().filter(|last| is_fresh(last)) {
+            return Ok(last.usage.clone());
+        }
+        let began = Instant::now();
+        let usage = self.store.table().usage()?;
+        let (at, took) = (Instant::now(), began.elapsed());
+        *last = Some(LastUsage { at, took, usage: usage.clone() });
+        Ok(usage)
+    }
+
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub fn take_output(&self) -> Vec<u8> {
+        self.outputs.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub fn keep_output(&self, output: Vec<u8>) {
+        let mut outputs = self.outputs.borrow_mut();
+        if outputs.len() < LANES && output.capacity() <= 4 * crate::limits::BATCH_BYTES {
+            outputs.push(output);
+        }
+    }
+}

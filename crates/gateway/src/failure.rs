@@ -1,0 +1,39 @@
+//! Why a command was not done.
+
+use std::borrow::Cow;
+
+/// A command's failure, to be worded by the protocol.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The store's.
+    Store(loch::Error),
+    /// The answer to a command that is wrong, in the words of its protocol.
+    Said(Cow<'static, str>),
+    /// Others kept changing the value.
+    Busy,
+}
+
+impl From<loch::Error> for Failure {
+    fn from(error: loch::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<&'static str> for Failure {
+    fn from(said: &'static str) -> Self {
+        Self::Said(said.into())
+    }
+}
+
+impl From<String> for Failure {
+    fn from(said: String) -> Self {
+        Self::Said(said.into())
+    }
+}
+
+impl Failure {
+    /// The text of an error of the store, on one line.
+    pub fn text(error: &loch::Error) -> String {
+        error.to_string().replace(['\r', '\n'], " ")
+    }
+}

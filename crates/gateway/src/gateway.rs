@@ -1,0 +1,166 @@
+//! Starting and stopping a gateway.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use loch::Cluster;
+
+use crate::address::Address;
+use crate::clients::Clients;
+use crate::context::{Mailbox, Shared};
+use crate::cursors::Cursors;
+use crate::error::Error;
+use crate::password::Password;
+use crate::protocol::Protocol;
+use crate::stream::Listener;
+use crate::thread;
+
+/// The most threads of a gateway.
+const THREADS_MAX: usize = 256;
+
+/// How a gateway is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayConfig {
+    /// The table whose keys clients see.
+    pub table: String,
+    /// Where clients of Redis connect.
+    pub resp: Vec<Address>,
+    /// Where clients of memcached connect.
+    pub memcached: Vec<Address>,
+    /// A file whose first line is the password. Without one nobody needs a password, and all
+    /// addresses have to be local.
+    pub password: Option<PathBuf>,
+    /// Threads that serve clients, each of which opens the table for itself.
+    pub threads: usize,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        let (resp, memcached) = (Vec::new(), Vec::new());
+        Self { table: "default".to_owned(), resp, memcached, password: None, threads: 1 }
+    }
+}
+
+/// A gateway that runs, in threads of this process.
+///
+/// It is stopped when it is dropped.
+pub struct Gateway {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Gateway {
+    /// Starts a gateway to a table of the cluster. It listens when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] without an address; [`Error::Open`] if other hosts could use it without a
+    /// password; [`Error::Listen`], [`Error::Password`]; [`Error::Cluster`] if the table cannot be
+    /// opened as often as there are threads.
+    pub fn start(cluster: Cluster, config: GatewayConfig) -> Result<Self, Error> {
+        let addresses = || config.resp.iter().chain(&config.memcached);
+        if addresses().next().is_none() {
+            return Err(Error::Usage("the gateway listens nowhere: give an address"));
+        }
+        if !(1..=THREADS_MAX).contains(&config.threads) {
+            return Err(Error::Usage("a gateway has 1 to 256 threads"));
+        }
+        if let Some(open) = addresses().find(|address| !address.is_local())
+            && config.password.is_none()
+        {
+            return Err(Error::Open { address: open.clone() });
+        }
+        let password = config.password.as_deref().map(Password::read).transpose()?;
+        let system = |what| move |cause| Error::System { what, cause };
+        let mut listeners = Vec::new();
+        for (addresses, protocol) in
+            [(&config.resp, Protocol::Resp), (&config.memcached, Protocol::Memcached)]
+        {
+            for address in addresses {
+                listeners.push((Listener::at(address)?, protocol));
+            }
+        }
+        let mailboxes = (0..config.threads).map(|_| Mailbox::new()).collect::<Result<_, _>>();
+        let tables = cluster.info().tables;
+        let value_bytes_max = tables.iter().find(|table| table.name == config.table);
+        let shared = Arc::new(Shared {
+            value_bytes_max: value_bytes_max.map_or(0, |table| table.value_bytes_max),
+            cluster,
+            table: config.table,
+            password,
+            listeners,
+            clients: Clients::default(),
+            cursors: Cursors::default(),
+            threads: mailboxes.map_err(system("cannot make an event"))?,
+            started: Instant::now(),
+            is_stopping: AtomicBool::new(false),
+            accepted: AtomicUsize::new(0),
+        });
+        let mut gateway = Self { shared, threads: Vec::new() };
+        for number in 0..config.threads {
+            gateway.start_thread(number).map_err(|error| match error {
+                Error::System { cause, .. } => system("cannot start a thread")(cause),
+                error => error,
+            })?;
+        }
+        Ok(gateway)
+    }
+
+    /// Starts a thread, and waits until it has opened the table.
+    fn start_thread(&mut self, number: usize) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let (opened, is_open) = mpsc::channel();
+        let serve = move || match shared.cluster.table(&shared.table) {
+            Err(error) => drop(opened.send(Err(error))),
+            Ok(table) => {
+                // The starter waits for it.
+                let _ = opened.send(Ok(()));
+                if let Err(error) = thread::serve(&shared, number, &table) {
+                    tracing::error!(%error, number, "a thread of the gateway has ended");
+                    std::process::exit(3);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("loch-gateway-{number}"));
+        let what = "cannot start a thread";
+        let thread = thread.spawn(serve).map_err(|cause| Error::System { what, cause })?;
+        self.threads.push(thread);
+        match is_open.recv() {
+            Ok(opened) => opened.map_err(Error::Cluster),
+            Err(_) => Err(Error::System { what, cause: std::io::ErrorKind::Other.into() }),
+        }
+    }
+
+    fn addresses(&self, of: Protocol) -> Vec<Address> {
+        let listeners = self.shared.listeners.iter();
+        let of = listeners.filter(|(_, protocol)| *protocol == of);
+        of.map(|(listener, _)| listener.address()).collect()
+    }
+
+    /// Where clients of Redis connect, with the ports that the system has chosen.
+    pub fn resp(&self) -> Vec<Address> {
+        self.addresses(Protocol::Resp)
+    }
+
+    /// Where clients of memcached connect.
+    pub fn memcached(&self) -> Vec<Address> {
+        self.addresses(Protocol::Memcached)
+    }
+
+    /// Accepts nobody any more, answers all requests that have come, and ends.
+    pub fn stop(self) {}
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.threads.iter().for_each(Mailbox::wake);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the gateway has panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The bytes that a client has sent and that are not executed yet.
+//!
+//! An idle connection holds none. A thread lends its connections buffers for a turn; a connection
+//! keeps only the bytes of a request that has not come whole, and more room only for bytes that
+//! have come.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+
+use crate::limits::{LANES, READ_BYTES};
+
+/// Buffers that connections use by turns.
+#[derive(Debug, Default)]
+pub(crate) struct Pool(RefCell<Vec<Vec<u8>>>);
+
+impl Pool {
+    fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_else(|| vec![0; READ_BYTES])
+    }
+
+    fn give_back(&self, buffer: Vec<u8>) {
+        let mut pool = self.0.borrow_mut();
+        if buffer.len() == READ_BYTES && pool.len() < LANES {
+            pool.push(buffer);
+        }
+    }
+}
+
+/// The input of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    /// All initialised; what is used of it is `start..end`.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// What came of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// Nothing any more.
+    End,
+}
+
+impl Input {
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Reads once from a connection.
+    pub fn read(&mut self, from: &mut impl Read, pool: &Pool) -> io::Result<Came> {
+        self.make_room(pool);
+        let room = &mut self.buffer[self.end..];
+        let room = match room.len() {
+            0..=READ_BYTES => room,
+            // A turn is short, however long the request is.
+            _ => &mut room[..READ_BYTES],
+        };
+        match from.read(room) {
+            Ok(0) => Ok(Came::End),
+            Ok(count) => {
+                self.end += count;
+                Ok(Came::Bytes(count))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Came::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Came::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn make_room(&mut self, pool: &Pool) {
+        if self.buffer.len() - self.end >= READ_BYTES / 2 {
+            return;
+        }
+        let len = self.len();
+        if len <= READ_BYTES / 2 {
+            let mut buffer = pool.take();
+            buffer[..len].copy_from_slice(self.bytes());
+            pool.give_back(std::mem::replace(&mut self.buffer, buffer));
+        } else if self.start >= READ_BYTES {
+            self.buffer.copy_within(self.start..self.end, 0);
+        } else {
+            self.buffer.drain(..self.start);
+            self.buffer.resize(2 * len + READ_BYTES, 0);
+        }
+        (self.start, self.end) = (0, len);
+    }
+
+    /// Takes bytes that are executed off the front.
+    pub fn consume(&mut self, count: usize) {
+        assert!(count <= self.len(), "no more is executed than has come");
+        self.start += count;
+    }
+
+    /// Gives back all memory that the rest does not need.
+    pub fn shrink(&mut self, pool: &Pool) {
+        let len = self.len();
+        if self.buffer.len() < READ_BYTES || len > READ_BYTES / 2 {
+            return;
+        }
+        let rest = self.bytes().to_vec();
+        pool.give_back(std::mem::replace(&mut self.buffer, rest));
+        (self.start, self.end) = (0, len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_in_any_pieces_is_there_in_order_and_takes_no_more_memory_than_it_must() {
+        let pool = Pool::default();
+        let all: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+        let (mut input, mut from, mut at) = (Input::default(), &all[..], 0);
+        for round in 0usize.. {
+            let came = input.read(&mut (&mut from).take(1 + round as u64 * 977), &pool).unwrap();
+            assert_eq!(input.bytes(), &all[at..at + input.len()]);
+            let consumed =
+                if round % 7 < 5 { 0 } else { input.len() - round % 100.min(input.len()) };
+            input.consume(consumed);
+            at += consumed;
+            input.shrink(&pool);
+            assert!(input.buffer.len() <= 2 * input.len() + 2 * READ_BYTES);
+            if came == Came::End {
+                break;
+            }
+        }
+        let rest = input.len();
+        input.consume(rest);
+        assert_eq!(at + rest, all.len());
+        input.shrink(&pool);
+        assert_eq!(input.buffer.capacity(), 0);
+    }
+}

@@ -1,0 +1,42 @@
+//! The bounds of a gateway.
+
+use std::time::Duration;
+
+/// Requests of a connection that are executed together.
+pub const BATCH_REQUESTS: usize = 128;
+/// Bytes of values that a batch of GETs brings at a time, about.
+pub const BATCH_BYTES: usize = 256 << 10;
+/// A connection with so many bytes of answers that its client has not taken is not read from.
+pub const OUTPUT_BYTES: usize = 64 << 10;
+/// Bytes that a thread reads from a connection in a turn.
+pub const READ_BYTES: usize = 128 << 10;
+/// Connections that a thread serves side by side, and commands of one connection.
+pub const LANES: usize = 32;
+/// Arguments of a request, and bytes of one argument: as in Redis.
+pub const ARGUMENTS_MAX: usize = 1 << 20;
+/// Bytes of an argument, as in Redis (`proto-max-bulk-len`).
+pub const ARGUMENT_BYTES_MAX: usize = 512 << 20;
+/// Bytes of a request on one line, and of a line that announces a length.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+/// Arguments of a request before a password was given, and bytes of one of them: as in Redis.
+pub const STRANGER_ARGUMENTS_MAX: usize = 10;
+/// Bytes of such an argument.
+pub const STRANGER_BYTES_MAX: usize = 16 << 10;
+/// The most clients, as in Redis.
+pub const CLIENTS_MAX: usize = 10_000;
+/// Cursors of scans under way that a gateway remembers.
+pub const CURSORS_MAX: usize = 4096;
+/// For so long an update is tried again, if others keep changing the value.
+pub const UPDATE_TIME: Duration = Duration::from_secs(5);
+/// Bytes of a key of memcached.
+pub const MEMCACHED_KEY_BYTES: usize = 250;
+/// Bytes of a line of memcached's protocol that is no list of keys.
+pub const MEMCACHED_LINE_BYTES: usize = 2048;
+/// Commands that a transaction can have.
+pub const QUEUED_MAX: usize = 100_000;
+/// Bytes of them.
+pub const QUEUED_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a request, as in Redis (`client-query-buffer-limit`).
+pub const REQUEST_BYTES_MAX: usize = 1 << 30;
+/// How long a gateway that stops goes on answering what has come.
+pub const DRAIN_TIME: Duration = Duration::from_secs(2);

@@ -1,0 +1,369 @@
+//! The meta commands: one letter for each thing that a client wants or wants to know.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use loch::Version;
+
+use super::request::{Data, number};
+use super::text::numeric;
+use super::{BAD_LINE, Request, expires, line, seconds_left};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::figures::add;
+use crate::item::Traits;
+use crate::limits::MEMCACHED_KEY_BYTES;
+use crate::store::{Change, Expires, Item};
+
+const INVALID_FLAG: &str = "CLIENT_ERROR invalid flag";
+
+/// A command's key and flags.
+struct Meta<'a> {
+    key: Vec<u8>,
+    /// The key as it was given.
+    given: &'a [u8],
+    is_base64: bool,
+    flags: Vec<(u8, &'a [u8])>,
+}
+
+/// What a command did, and the item after it.
+struct Outcome {
+    /// `HD`, or why not.
+    code: &'static str,
+    item: Option<Item>,
+    /// This client is to renew the item; another one was told so before.
+    is_won: bool,
+    was_won: bool,
+}
+
+impl Outcome {
+    fn refused(code: &'static str) -> Self {
+        Self { code, item: None, is_won: false, was_won: false }
+    }
+
+    fn done(item: Option<Item>) -> Self {
+        Self { item, ..Self::refused("HD") }
+    }
+}
+
+pub(super) async fn execute(
+    cx: &Context<'_>,
+    request: Request<'_>,
+    output: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    let words = request.words;
+    if words.len() < 2 {
+        return Err("ERROR".into());
+    }
+    let (rest, known): (_, &[u8]) = match words[0] {
+        b"mg" => (words.get(2..), b"bcfhklOqstvENRT"),
+        b"ms" => (words.get(3..), b"bckOqFIMTCEN"),
+        b"md" => (words.get(2..), b"bkOqCEITx"),
+        b"ma" => (words.get(2..), b"bckOqtvCEDJMNT"),
+        _ => (words.get(2..), b"b"),
+    };
+    let meta = Meta::parse(words.get(1).copied(), rest.unwrap_or_default(), known);
+    if words[0] == b"ms" {
+        match request.data {
+            Data::Bad => return Err("CLIENT_ERROR bad data chunk".into()),
+            Data::None => return Err(BAD_LINE.into()),
+            Data::TooLarge { .. } => return Err("SERVER_ERROR object too large for cache".into()),
+            Data::Block(_) => (),
+        }
+    }
+    let meta = meta?;
+    let outcome = match words[0] {
+        b"mg" => get(cx, &meta).await?,
+        b"ms" => set(cx, &meta, request.data).await?,
+        b"md" => delete(cx, &meta).await?,
+        b"ma" => count(cx, &meta).await?,
+        _ => return debug(cx, &meta, output).await,
+    };
+    meta.answer(words[0], &outcome, output);
+    Ok(())
+}
+
+impl<'a> Meta<'a> {
+    fn parse(key: Option<&'a [u8]>, words: &[&'a [u8]], known: &[u8]) -> Result<Self, Failure> {
+        let given = key.filter(|key| key.len() <= MEMCACHED_KEY_BYTES).ok_or(BAD_LINE)?;
+        let mut flags: Vec<(u8, &[u8])> = Vec::with_capacity(words.len());
+        for word in words {
+            let (flag, token) = word.split_first().expect("a word has a letter");
+            if !known.contains(flag) {
+                return Err(INVALID_FLAG.into());
+            }
+            if flags.iter().any(|(other, _)| other == flag) {
+                return Err("CLIENT_ERROR duplicate flag".into());
+            }
+            flags.push((*flag, token));
+        }
+        let is_base64 = flags.iter().any(|(flag, _)| *flag == b'b');
+        let key = match is_base64 {
+            false => given.to_vec(),
+            true => BASE64_STANDARD
+                .decode(given)
+                .ok()
+                .filter(|key| !key.is_empty())
+                .ok_or("CLIENT_ERROR error decoding key")?,
+        };
+        Ok(Self { key, given, is_base64, flags })
+    }
+
+    fn token(&self, flag: u8) -> Option<&'a [u8]> {
+        self.flags.iter().find(|(other, _)| *other == flag).map(|(_, token)| *token)
+    }
+
+    fn has(&self, flag: u8) -> bool {
+        self.token(flag).is_some()
+    }
+
+    fn number<T: std::str::FromStr>(&self, flag: u8) -> Result<Option<T>, Failure> {
+        let token = self.token(flag);
+        let number = |token| number(token).ok_or("CLIENT_ERROR bad token in command line format");
+        Ok(token.map(number).transpose()?)
+    }
+
+    fn expiry(&self, flag: u8) -> Result<Option<Expires>, Failure> {
+        Ok(self.number(flag)?.map(expires))
+    }
+
+    /// Of the client flags and the CAS unique that a command gives an item.
+    fn traits(&self) -> Result<Traits, Failure> {
+        let (flags, cas) = (self.number(b'F')?.unwrap_or(0), self.number(b'E')?);
+        Ok(Traits { flags, cas, ..Traits::default() })
+    }
+
+    fn answer(&self, verb: &[u8], outcome: &Outcome, output: &mut Vec<u8>) {
+        let Outcome { code, item, is_won, was_won } = outcome;
+        let is_quiet = match verb {
+            b"mg" => *code == "EN",
+            _ => *code == "HD",
+        };
+        if is_quiet && self.has(b'q') {
+            return;
+        }
+        let value = item.as_ref().filter(|_| self.has(b'v') && *code == "HD");
+        match value {
+            Some(item) => output.extend(format!("VA {}", item.data().len()).bytes()),
+            None => output.extend_from_slice(code.as_bytes()),
+        }
+        for (flag, token) in &self.flags {
+            self.answer_flag(*flag, token, item.as_ref(), output);
+        }
+        if let Some(item) = item.as_ref().filter(|_| verb == b"mg") {
+            let marks = [(*was_won, " Z"), (item.traits.is_stale, " X"), (*is_won, " W")];
+            marks.iter().filter(|(is, _)| *is).for_each(|(_, mark)| output.extend(mark.bytes()));
+        }
+        output.extend_from_slice(b"\r\n");
+        if let Some(item) = value {
+            output.extend_from_slice(item.data());
+            output.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn answer_flag(&self, flag: u8, token: &[u8], item: Option<&Item>, output: &mut Vec<u8>) {
+        match (flag, item) {
+            (b'O', _) => {
+                output.extend_from_slice(b" O");
+                output.extend_from_slice(token);
+            }
+            (b'k', _) => {
+                output.extend_from_slice(b" k");
+                output.extend_from_slice(self.given);
+                if self.is_base64 {
+                    output.extend_from_slice(b" b");
+                }
+            }
+            (b'c', Some(item)) => output.extend(format!(" c{}", item.cas()).bytes()),
+            (b'f', Some(item)) => output.extend(format!(" f{}", item.traits.flags).bytes()),
+            (b's', Some(item)) => output.extend(format!(" s{}", item.data().len()).bytes()),
+            (b't', Some(item)) => match item.expires_at {
+                None => output.extend_from_slice(b" t-1"),
+                Some(at) => output.extend(format!(" t{}", seconds_left(at)).bytes()),
+            },
+            // Loch keeps neither: a GET writes nothing into an item.
+            (b'h', Some(_)) => output.extend_from_slice(b" h0"),
+            (b'l', Some(_)) => output.extend_from_slice(b" l0"),
+            _ => (),
+        }
+    }
+}
+
+/// The item as an update has left it.
+fn after(item: Option<Item>, version: Option<Version>) -> Option<Item> {
+    let mut item = item?;
+    item.version = version?;
+    Some(item)
+}
+
+async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
+    let (touched, vivified) = (meta.expiry(b'T')?, meta.expiry(b'N')?);
+    let (recached_s, own_cas) = (meta.number::<i64>(b'R')?, meta.number(b'E')?);
+    let changes = touched.is_some() || vivified.is_some() || recached_s.is_some();
+    let counters = &cx.figures().counters;
+    let found = match changes {
+        true => None,
+        false => cx.store.get(&meta.key).await?.map(|item| (item.traits.is_stale, item)),
+    };
+    match found {
+        None if !changes => {
+            add(&counters.misses, 1);
+            return Ok(Outcome::refused("EN"));
+        }
+        Some((is_stale, item)) if !is_stale || item.traits.is_won => {
+            add(&counters.hits, 1);
+            let was_won = item.traits.is_won;
+            return Ok(Outcome { was_won, ..Outcome::done(Some(item)) });
+        }
+        _ => (),
+    }
+    let look = |item: Option<&Item>| {
+        let Some(item) = item else {
+            let Some(expires) = vivified else {
+                return Ok((Change::Keep, Outcome::refused("EN")));
+            };
+            let traits = Traits { is_won: true, cas: own_cas, ..Traits::default() };
+            let made = Item::new(Vec::new(), traits, expires);
+            let change = Change::Put { data: Vec::new(), traits, expires };
+            return Ok((change, Outcome { is_won: true, ..Outcome::done(Some(made)) }));
+        };
+        let was_won = item.traits.is_won;
+        let is_due = recached_s.zip(item.ttl()).is_some_and(|(s, ttl)| (ttl.as_secs() as i64) < s);
+        let is_won = !was_won && (item.traits.is_stale || is_due);
+        let traits = Traits { is_won: was_won || is_won, ..item.traits };
+        let expires = touched.unwrap_or(item.expires_at.into());
+        let mut seen = item.clone();
+        (seen.traits, seen.expires_at) = (traits, expires.time());
+        let change = match is_won || touched.is_some() {
+            true => Change::Put { data: item.data().to_vec(), traits, expires },
+            false => Change::Keep,
+        };
+        Ok((change, Outcome { is_won, was_won, ..Outcome::done(Some(seen)) }))
+    };
+    let (outcome, version) = cx.store.update(&meta.key, look).await?;
+    let is_hit = outcome.item.is_some() && !(vivified.is_some() && outcome.is_won);
+    add(if is_hit { &counters.hits } else { &counters.misses }, 1);
+    Ok(Outcome { item: after(outcome.item, version), ..outcome })
+}
+
+async fn set(cx: &Context<'_>, meta: &Meta<'_>, data: Data<'_>) -> Result<Outcome, Failure> {
+    let Data::Block(data) = data else { unreachable!("the caller has looked") };
+    let (traits, new) = (meta.traits()?, meta.expiry(b'T')?.unwrap_or(Expires::Never));
+    let (unique, vivified) = (meta.number::<u64>(b'C')?, meta.expiry(b'N')?);
+    let mode = match meta.token(b'M').map(<[u8]>::to_ascii_uppercase).as_deref() {
+        None | Some(b"" | b"S" | b"SET") => b'S',
+        Some([mode @ (b'E' | b'A' | b'P' | b'R'), ..]) => *mode,
+        Some(_) => return Err("CLIENT_ERROR invalid mode for ms M token".into()),
+    };
+    add(&cx.figures().counters.sets, 1);
+    let put = |item: Option<&Item>| {
+        let differs = unique.zip(item).is_some_and(|(unique, item)| unique != item.cas());
+        let refused = match (mode, item) {
+            (_, None) if unique.is_some() => Some("NF"),
+            (b'E', Some(_)) | (b'R', None) => Some("NS"),
+            (b'A' | b'P', None) if vivified.is_none() => Some("NS"),
+            (_, Some(_)) if differs && !meta.has(b'I') => Some("EX"),
+            _ => None,
+        };
+        if let Some(code) = refused {
+            return Ok((Change::Keep, Outcome::refused(code)));
+        }
+        let (data, traits, expires) = match (mode, item) {
+            (b'A', Some(item)) => {
+                ([item.data(), data].concat(), item.traits, item.expires_at.into())
+            }
+            (b'P', Some(item)) => {
+                ([data, item.data()].concat(), item.traits, item.expires_at.into())
+            }
+            (b'A' | b'P', None) => (data.to_vec(), traits, vivified.expect("it was looked for")),
+            // An older value than the one that is there is stale, and keeps its time.
+            (_, Some(item)) if differs => {
+                let is_won = item.traits.is_won;
+                let traits = Traits { is_stale: true, is_won, ..traits };
+                (data.to_vec(), traits, item.expires_at.into())
+            }
+            _ => (data.to_vec(), traits, new),
+        };
+        let item = Item::new(data.clone(), traits, expires);
+        Ok((Change::Put { data, traits, expires }, Outcome::done(Some(item))))
+    };
+    let (outcome, version) = cx.store.update(&meta.key, put).await?;
+    Ok(Outcome { item: after(outcome.item, version), ..outcome })
+}
+
+async fn delete(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
+    let (unique, touched) = (meta.number::<u64>(b'C')?, meta.expiry(b'T')?);
+    let own_cas = meta.number(b'E')?;
+    let (stales, clears) = (meta.has(b'I'), meta.has(b'x'));
+    let delete = |item: Option<&Item>| {
+        let Some(item) = item else { return Ok((Change::Keep, "NF")) };
+        if unique.is_some_and(|unique| unique != item.cas()) {
+            return Ok((Change::Keep, "EX"));
+        }
+        if !stales && !clears {
+            return Ok((Change::Delete, "HD"));
+        }
+        let (flags, data) = match clears {
+            true => (0, Vec::new()),
+            false => (item.traits.flags, item.data().to_vec()),
+        };
+        let is_stale = stales || item.traits.is_stale;
+        let is_won = item.traits.is_won && !stales;
+        let traits = Traits { flags, is_stale, is_won, cas: own_cas };
+        let expires = touched.filter(|_| stales).unwrap_or(item.expires_at.into());
+        Ok((Change::Put { data, traits, expires }, "HD"))
+    };
+    Ok(Outcome::refused(cx.store.update(&meta.key, delete).await?.0))
+}
+
+async fn count(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
+    const NO_DELTA: &str = "CLIENT_ERROR invalid or duplicate flag";
+    let number_or = |flag, otherwise: u64| match meta.token(flag) {
+        None => Ok(otherwise),
+        Some(token) => number(token).ok_or(Failure::from(NO_DELTA)),
+    };
+    let (delta, first) = (number_or(b'D', 1)?, number_or(b'J', 0)?);
+    let (unique, vivified) = (meta.number::<u64>(b'C')?, meta.expiry(b'N')?);
+    let (touched, own_cas) = (meta.expiry(b'T')?, meta.number(b'E')?);
+    let adds = match meta.token(b'M').and_then(<[u8]>::first) {
+        None | Some(b'I' | b'i' | b'+') => true,
+        Some(b'D' | b'd' | b'-') => false,
+        Some(_) => return Err("CLIENT_ERROR invalid mode for ma M token".into()),
+    };
+    let count = |item: Option<&Item>| {
+        let (number, traits, expires) = match (item, vivified) {
+            (None, None) => return Ok((Change::Keep, Outcome::refused("NF"))),
+            (None, Some(expires)) => (first, Traits { cas: own_cas, ..Traits::default() }, expires),
+            (Some(item), _) => {
+                if unique.is_some_and(|unique| unique != item.cas()) {
+                    return Ok((Change::Keep, Outcome::refused("EX")));
+                }
+                let before = numeric(item.data())?;
+                let after = match adds {
+                    true => before.wrapping_add(delta),
+                    false => before.saturating_sub(delta),
+                };
+                let traits = Traits { cas: own_cas, ..item.traits };
+                (after, traits, touched.unwrap_or(item.expires_at.into()))
+            }
+        };
+        let data = number.to_string().into_bytes();
+        let item = Item::new(data.clone(), traits, expires);
+        Ok((Change::Put { data, traits, expires }, Outcome::done(Some(item))))
+    };
+    let (outcome, version) = cx.store.update(&meta.key, count).await?;
+    Ok(Outcome { item: after(outcome.item, version), ..outcome })
+}
+
+/// `me`: what is known of an item, for people.
+async fn debug(cx: &Context<'_>, meta: &Meta<'_>, output: &mut Vec<u8>) -> Result<(), Failure> {
+    let Some(item) = cx.store.get(&meta.key).await? else {
+        line(output, "EN");
+        return Ok(());
+    };
+    output.extend_from_slice(b"ME ");
+    output.extend_from_slice(meta.given);
+    let expires = item.expires_at.map_or("-1".to_owned(), |at| seconds_left(at).to_string());
+    let (cas, size) = (item.cas(), meta.key.len() + item.data().len());
+    line(output, &format!(" exp={expires} la=0 cas={cas} fetch=no cls=1 size={size}"));
+    Ok(())
+}

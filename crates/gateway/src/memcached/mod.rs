@@ -1,0 +1,390 @@
+//! The protocol of memcached: text and meta commands.
+//!
+//! As with RESP, what a client has pipelined is executed in runs: `get` and `gets` of any number of
+//! keys as one batch, `set` of plain values and different keys as one batch, and other commands on
+//! different keys side by side.
+
+mod meta;
+mod request;
+mod stats;
+mod text;
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use loch::lanes::run;
+use quanta::Instant;
+
+use self::request::{Data, Parsed, parse};
+use crate::clients::Client;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::figures::add;
+use crate::item;
+use crate::limits::{BATCH_BYTES, BATCH_REQUESTS, LANES, MEMCACHED_KEY_BYTES, OUTPUT_BYTES};
+use crate::protocol::Progress;
+use crate::store::Expires;
+
+/// The version whose commands clients may expect.
+const VERSION: &str = "1.6.18";
+const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
+/// Longer times are moments since 1970.
+const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// What a client has said so far.
+#[derive(Debug)]
+pub(crate) struct Session {
+    is_known: bool,
+    /// Bytes of a data block that is too long, which are still to come.
+    skips: usize,
+    /// About so many values make up a batch of GETs, as long as they are like the last ones.
+    batch: usize,
+}
+
+/// A line's words and the data behind it.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    words: &'a [&'a [u8]],
+    data: Data<'a>,
+}
+
+/// A run of requests that are executed together.
+enum Run {
+    Gets(usize),
+    Sets(usize),
+    Lanes(usize),
+    One,
+}
+
+impl Session {
+    pub fn new(needs_password: bool) -> Self {
+        Self { is_known: !needs_password, skips: 0, batch: BATCH_REQUESTS }
+    }
+
+    /// Executes the requests at the front of some bytes.
+    pub async fn serve(
+        &mut self,
+        cx: &Context<'_>,
+        client: &Client,
+        bytes: &[u8],
+        output: &mut Vec<u8>,
+    ) -> Progress {
+        let mut done = Progress { consumed: self.skips.min(bytes.len()), ..Progress::default() };
+        self.skips -= done.consumed;
+        let mut words = Vec::new();
+        while output.len() < OUTPUT_BYTES && self.skips == 0 {
+            words.clear();
+            let mut requests: Vec<(Range<usize>, Data<'_>)> = Vec::new();
+            let mut at = done.consumed;
+            let ended = loop {
+                let before = words.len();
+                match parse(&bytes[at..], cx.shared.value_bytes_max, &mut words) {
+                    Parsed::Request { data, consumed } => {
+                        at += consumed;
+                        requests.push((before..words.len(), data));
+                        if let Data::TooLarge { rest } = data {
+                            self.skips = rest;
+                            break None;
+                        }
+                    }
+                    other => break Some(other),
+                }
+                if requests.len() == BATCH_REQUESTS || !self.is_known {
+                    break None;
+                }
+            };
+            done.consumed = at;
+            let requests: Vec<Request<'_>> = requests
+                .into_iter()
+                .map(|(range, data)| Request { words: &words[range], data })
+                .collect();
+            if !self.execute_all(cx, client, &requests, output).await {
+                return Progress { ends: true, ..done };
+            }
+            match ended {
+                None => continue,
+                Some(Parsed::Incomplete { needed }) => done.needed = needed,
+                Some(_) => done.ends = true,
+            }
+            return done;
+        }
+        done
+    }
+
+    /// Returns whether the connection goes on.
+    async fn execute_all(
+        &mut self,
+        cx: &Context<'_>,
+        client: &Client,
+        mut requests: &[Request<'_>],
+        output: &mut Vec<u8>,
+    ) -> bool {
+        while !requests.is_empty() {
+            let began = Instant::now();
+            let called = |name, count: usize| {
+                cx.figures().called(name, count as u64, began.elapsed().as_nanos() as u64);
+                count
+            };
+            let done = match self.next_run(cx, requests) {
+                Run::Gets(count) => {
+                    self.get_all(cx, &requests[..count], output).await;
+                    called("get", count)
+                }
+                Run::Sets(count) => {
+                    set_all(cx, &requests[..count], output).await;
+                    add(&cx.figures().counters.sets, count as u64);
+                    called("set", count)
+                }
+                Run::Lanes(count) => {
+                    let mut answers = vec![Vec::new(); count];
+                    let lanes = requests[..count].iter().zip(&mut answers);
+                    let lanes = lanes.map(|(request, answer)| execute(cx, *request, answer));
+                    run(LANES, lanes, |()| ()).await;
+                    answers.iter().for_each(|answer| output.extend_from_slice(answer));
+                    count
+                }
+                Run::One => {
+                    if !self.execute_one(cx, client, requests[0], output).await {
+                        return false;
+                    }
+                    1
+                }
+            };
+            requests = &requests[done..];
+        }
+        true
+    }
+
+    fn next_run<'a>(&self, cx: &Context<'_>, requests: &[Request<'a>]) -> Run {
+        if !self.is_known || requests.len() < 2 {
+            return Run::One;
+        }
+        let gets = requests.iter().take_while(|request| is_get(request)).count();
+        if gets > 1 {
+            return Run::Gets(gets.min(self.batch));
+        }
+        let mut keys = HashSet::new();
+        let is_set = |request: &&Request<'a>| {
+            plain_set(cx, request).is_some_and(|(key, _)| keys.insert(key))
+        };
+        let sets = requests.iter().take_while(is_set).count();
+        if sets > 1 {
+            return Run::Sets(sets);
+        }
+        let mut keys = HashSet::new();
+        let is_alone =
+            |request: &&Request<'a>| only_key(request).is_some_and(|key| keys.insert(key));
+        match requests.iter().take(LANES).take_while(is_alone).count() {
+            0 | 1 => Run::One,
+            alone => Run::Lanes(alone),
+        }
+    }
+
+    async fn get_all(&mut self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
+        let start = output.len();
+        if text::get_all(cx, requests, output).await.is_ok() {
+            let bytes = (output.len() - start).max(1);
+            self.batch = (BATCH_BYTES * requests.len() / bytes).clamp(1, BATCH_REQUESTS);
+            return;
+        }
+        output.truncate(start);
+        for request in requests {
+            execute(cx, *request, output).await;
+        }
+    }
+
+    /// Executes any request. Returns whether the connection goes on.
+    async fn execute_one(
+        &mut self,
+        cx: &Context<'_>,
+        client: &Client,
+        request: Request<'_>,
+        output: &mut Vec<u8>,
+    ) -> bool {
+        let Some(verb) = request.words.first() else {
+            line(output, "ERROR");
+            return true;
+        };
+        client.said().command = known_name(verb);
+        if !self.is_known {
+            self.authenticate(cx, request, output);
+            return true;
+        }
+        if *verb == b"quit" {
+            return false;
+        }
+        execute(cx, request, output).await;
+        true
+    }
+
+    /// The first request is a `set` whose data are a user and the password.
+    fn authenticate(&mut self, cx: &Context<'_>, request: Request<'_>, output: &mut Vec<u8>) {
+        let Data::Block(data) = request.data else {
+            return line(output, "CLIENT_ERROR unauthenticated");
+        };
+        if request.words[0] != b"set" {
+            return line(output, "CLIENT_ERROR unauthenticated");
+        }
+        let given = data.split(|byte| *byte == b' ').nth(1);
+        let password = cx.shared.password.as_ref();
+        self.is_known = given.is_some_and(|given| password.is_none_or(|right| right.is(given)));
+        match self.is_known {
+            true => line(output, "STORED"),
+            false => line(output, "CLIENT_ERROR authentication failure"),
+        }
+    }
+}
+
+fn line(output: &mut Vec<u8>, text: &str) {
+    output.extend_from_slice(text.as_bytes());
+    output.extend_from_slice(b"\r\n");
+}
+
+/// The names of commands by which calls are counted.
+const NAMES: [&str; 27] = [
+    "add",
+    "append",
+    "cache_memlimit",
+    "cas",
+    "decr",
+    "delete",
+    "flush_all",
+    "gat",
+    "gats",
+    "get",
+    "gets",
+    "incr",
+    "ma",
+    "md",
+    "me",
+    "mg",
+    "mn",
+    "ms",
+    "prepend",
+    "quit",
+    "replace",
+    "set",
+    "shutdown",
+    "stats",
+    "touch",
+    "verbosity",
+    "version",
+];
+
+fn known_name(verb: &[u8]) -> &'static str {
+    NAMES.iter().find(|name| name.as_bytes() == verb).copied().unwrap_or("unknown")
+}
+
+fn is_get(request: &Request<'_>) -> bool {
+    matches!(request.words.first(), Some(&b"get" | &b"gets"))
+        && request.words.len() > 1
+        && request.words[1..].iter().all(|key| key.len() <= MEMCACHED_KEY_BYTES)
+}
+
+/// The key and the value of a SET of a plain value.
+fn plain_set<'a>(cx: &Context<'_>, request: &Request<'a>) -> Option<(&'a [u8], &'a [u8])> {
+    let Data::Block(data) = request.data else { return None };
+    match request.words {
+        [b"set", key, b"0", b"0", _] | [b"set", key, b"0", b"0", _, b"noreply"] => {
+            let fits = key.len() <= MEMCACHED_KEY_BYTES
+                && data.len() as u64 <= cx.shared.value_bytes_max
+                && item::header(item::Traits::default(), data).is_none();
+            fits.then_some((*key, data))
+        }
+        _ => None,
+    }
+}
+
+/// The key of a request that does nothing but read or change one item.
+fn only_key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
+    let words = request.words;
+    match (*words.first()?, request.data) {
+        (_, Data::Bad | Data::TooLarge { .. }) => None,
+        (b"get" | b"gets", _) if words.len() == 2 => Some(words[1]),
+        (b"gat" | b"gats", _) if words.len() == 3 => Some(words[2]),
+        // A key in base64 may be another one's.
+        (b"mg" | b"ms" | b"md" | b"ma", _) if words.iter().skip(2).any(|word| *word == b"b") => {
+            None
+        }
+        (
+            b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"incr" | b"decr"
+            | b"touch" | b"delete" | b"mg" | b"ms" | b"md" | b"ma",
+            _,
+        ) => words.get(1).copied(),
+        _ => None,
+    }
+}
+
+async fn set_all(cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
+    let plain = |request| plain_set(cx, request).expect("the run has nothing else");
+    let pairs: Vec<_> = requests.iter().map(plain).collect();
+    let done = cx.store.table().asynch().put_many(&pairs).await;
+    for request in requests {
+        match &done {
+            Ok(_) if is_noreply(request.words) => (),
+            Ok(_) => line(output, "STORED"),
+            Err(error) => {
+                add(&cx.figures().counters.errors, 1);
+                let text = Failure::text(error);
+                line(
+                    output,
+                    &format!("SERVER_ERROR this and others of a pipeline may be done: {text}"),
+                );
+            }
+        }
+    }
+}
+
+fn is_noreply(words: &[&[u8]]) -> bool {
+    words.last() == Some(&&b"noreply"[..])
+}
+
+/// Executes a request that says nothing about the connection, and answers it.
+async fn execute(cx: &Context<'_>, request: Request<'_>, output: &mut Vec<u8>) {
+    let began = Instant::now();
+    let start = output.len();
+    let Some(verb) = request.words.first() else { return line(output, "ERROR") };
+    let done = match *verb {
+        b"mn" => {
+            line(output, "MN");
+            Ok(())
+        }
+        b"mg" | b"ms" | b"md" | b"ma" | b"me" => meta::execute(cx, request, output).await,
+        b"stats" => stats::execute(cx, request.words, output).await,
+        _ => text::execute(cx, request, output).await,
+    };
+    cx.figures().called(known_name(verb), 1, began.elapsed().as_nanos() as u64);
+    let Err(failure) = done else { return };
+    output.truncate(start);
+    add(&cx.figures().counters.errors, 1);
+    match failure {
+        Failure::Said(said) => line(output, &said),
+        Failure::Busy => {
+            line(output, "SERVER_ERROR others kept changing the value, nothing was done")
+        }
+        Failure::Store(loch::Error::OutOfMemory { .. }) => {
+            line(output, "SERVER_ERROR out of memory storing object");
+        }
+        Failure::Store(loch::Error::ValueTooLong { .. }) => {
+            line(output, "SERVER_ERROR object too large for cache");
+        }
+        Failure::Store(error) => line(output, &format!("SERVER_ERROR {}", Failure::text(&error))),
+    }
+}
+
+/// When something expires that expires at such a time.
+fn expires(exptime: i64) -> Expires {
+    match exptime {
+        0 => Expires::Never,
+        ..0 => Expires::At(UNIX_EPOCH),
+        1..=RELATIVE_S_MAX => Expires::after(Duration::from_secs(exptime as u64)),
+        at => Expires::At(UNIX_EPOCH + Duration::from_secs(at as u64)),
+    }
+}
+
+/// Seconds that are left, rounded up as long as there are some.
+fn seconds_left(at: SystemTime) -> u64 {
+    let left = at.duration_since(SystemTime::now()).unwrap_or_default();
+    left.as_millis().div_ceil(1000) as u64
+}

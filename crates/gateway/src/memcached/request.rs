@@ -1,0 +1,155 @@
+//! Requests: a line of words, and a block of data behind some of them.
+
+use crate::limits::MEMCACHED_LINE_BYTES;
+
+/// What the front of some bytes is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parsed<'a> {
+    /// A request, whose words were added to those that were handed in.
+    Request { data: Data<'a>, consumed: usize },
+    /// The beginning of a request that has so many bytes at least.
+    Incomplete { needed: usize },
+    /// A line that cannot be one of this protocol.
+    TooLong,
+}
+
+/// The data block of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data<'a> {
+    None,
+    Block(&'a [u8]),
+    /// The block does not end where the line says.
+    Bad,
+    /// The block is longer than a value can be: so many bytes are still to be passed over.
+    TooLarge {
+        rest: usize,
+    },
+}
+
+/// The most bytes of the lines of data blocks that memcached takes for a length.
+const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
+
+/// Parses the request at the front. A data block of more than `data_max` bytes is not waited for.
+pub(crate) fn parse<'a>(bytes: &'a [u8], data_max: u64, words: &mut Vec<&'a [u8]>) -> Parsed<'a> {
+    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+        let is_list = || {
+            let start = bytes.trim_ascii_start();
+            start.starts_with(b"get ") || start.starts_with(b"gets ")
+        };
+        return match bytes.len() > MEMCACHED_LINE_BYTES && !is_list() {
+            true => Parsed::TooLong,
+            false => Parsed::Incomplete { needed: bytes.len() + 1 },
+        };
+    };
+    let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+    let before = words.len();
+    words.extend(line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()));
+    let start = end + 1;
+    let Some(len) = data_len(&words[before..]) else {
+        return Parsed::Request { data: Data::None, consumed: start };
+    };
+    if len > data_max {
+        let whole = len.saturating_add(2);
+        let here = ((bytes.len() - start) as u64).min(whole);
+        let rest = (whole - here) as usize;
+        return Parsed::Request { data: Data::TooLarge { rest }, consumed: start + here as usize };
+    }
+    let (len, behind) = (len as usize, b"\r\n".len());
+    if bytes.len() < start + len + behind {
+        words.truncate(before);
+        return Parsed::Incomplete { needed: start + len + behind };
+    }
+    let data = match &bytes[start + len..][..behind] {
+        b"\r\n" => Data::Block(&bytes[start..start + len]),
+        _ => Data::Bad,
+    };
+    Parsed::Request { data, consumed: start + len + behind }
+}
+
+/// The length of the data block behind a line, if the line is right so far.
+fn data_len(words: &[&[u8]]) -> Option<u64> {
+    let len = match *words.first()? {
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" if matches!(words.len(), 5 | 6) => {
+            words[4]
+        }
+        b"cas" if matches!(words.len(), 6 | 7) && number::<u64>(words[5]).is_some() => words[4],
+        b"ms" if words.len() >= 3 => words[2],
+        _ => return None,
+    };
+    let is_right =
+        words[0] == b"ms" || number::<u32>(words[2]).is_some() && number::<i64>(words[3]).is_some();
+    number(len).filter(|len| *len <= LENGTH_MAX && is_right)
+}
+
+/// A number in decimal digits.
+pub(crate) fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(bytes: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
+        let mut words = Vec::new();
+        (parse(bytes, 1000, &mut words), words)
+    }
+
+    #[test]
+    fn a_request_is_whole_with_its_last_byte_and_never_needs_more_than_it_has() {
+        for request in [
+            "get a  b\r\n",
+            "set k 1 -5 3\r\na\nb\r\n",
+            "cas k 1 0 2 77 noreply\r\nab\r\n",
+            "ms k 4 T0\r\n\r\n\r\n\r\n",
+            "\n",
+        ] {
+            let bytes = request.as_bytes();
+            for end in 0..bytes.len() {
+                let Parsed::Incomplete { needed } = parsed(&bytes[..end]).0 else {
+                    panic!("{request:?} {end}")
+                };
+                assert!(needed > end && needed <= bytes.len(), "{request:?} {end} {needed}");
+            }
+            let Parsed::Request { consumed, .. } = parsed(bytes).0 else { panic!("{request:?}") };
+            assert_eq!(consumed, bytes.len());
+        }
+        assert_eq!(parsed(b"get a  b\r\n").1, [&b"get"[..], b"a", b"b"]);
+    }
+
+    #[test]
+    fn a_block_that_does_not_end_or_does_not_fit_is_told() {
+        let bad = Parsed::Request { data: Data::Bad, consumed: 16 };
+        assert_eq!(parsed(b"set k 0 0 1\r\nabc").0, bad);
+        let rest = |bytes: &'static [u8]| match parsed(bytes).0 {
+            Parsed::Request { data: Data::TooLarge { rest }, consumed } => (rest, consumed),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(rest(b"set k 0 0 1001\r\n"), (1003, 16));
+        assert_eq!(rest(b"set k 0 0 1001\r\nabc"), (1000, 19));
+        // No length: the next line is a request of its own, as with memcached.
+        for line in ["set k 0 0 x\r\n", "set k 0 0 -1\r\n", "set k 0 0\r\n", "set k -1 0 2\r\n"] {
+            let (Parsed::Request { data, consumed }, _) = parsed(line.as_bytes()) else {
+                panic!("{line}")
+            };
+            assert_eq!((data, consumed), (Data::None, line.len()));
+        }
+        assert_eq!(parsed(&[b'x'; 3000]).0, Parsed::TooLong);
+        let list = [&b"get "[..], &[b'k'; 3000]].concat();
+        assert_eq!(parsed(&list).0, Parsed::Incomplete { needed: 3005 });
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_parser_panic(bytes: Vec<u8>) {
+            for prefix in [&b""[..], b"set k 0 0 ", b"ms k ", b"set k 0 0 3\r\n"] {
+                let bytes = [prefix, &bytes].concat();
+                if let Parsed::Request { consumed, .. } = parsed(&bytes).0 {
+                    prop_assert!(consumed > 0 && consumed <= bytes.len());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Strings as arrays of bits.
+
+use super::options::{SYNTAX, is, number};
+use super::reply::Reply;
+use super::strings::range;
+use crate::failure::Failure;
+use crate::store::{Change, Item, Store};
+
+/// Bits of the longest string of Redis.
+const BITS_MAX: u64 = 8 * (512 << 20);
+
+pub(super) async fn execute(
+    store: Store<'_>,
+    command: &'static str,
+    request: &[&[u8]],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    match command {
+        "getbit" => {
+            let (byte, mask) = place(request[2])?;
+            let item = store.get(request[1]).await?;
+            let byte = item.as_ref().and_then(|item| item.data().get(byte));
+            reply.integer(byte.is_some_and(|byte| byte & mask != 0).into());
+        }
+        "setbit" => {
+            let (byte, mask) = place(request[2])?;
+            let is_set = match request[3] {
+                b"0" => false,
+                b"1" => true,
+                _ => return Err("ERR bit is not an integer or out of range".into()),
+            };
+            let set = |item: Option<&Item>| {
+                let mut data = item.map_or_else(Vec::new, |item| item.data().to_vec());
+                data.resize(data.len().max(byte + 1), 0);
+                let was_set = data[byte] & mask != 0;
+                data[byte] = data[byte] & !mask | if is_set { mask } else { 0 };
+                Ok((Change::bytes(item, data), was_set))
+            };
+            reply.integer(store.update(request[1], set).await?.0.into());
+        }
+        "bitcount" => {
+            let in_bits = match request.get(4) {
+                None => false,
+                Some(unit) if is(unit, "byte") => false,
+                Some(unit) if is(unit, "bit") => true,
+                Some(_) => return Err(SYNTAX.into()),
+            };
+            let bounds = match request.len() {
+                2 => (0, -1),
+                4 | 5 => (number(request[2])?, number(request[3])?),
+                _ => return Err(SYNTAX.into()),
+            };
+            let item = store.get(request[1]).await?;
+            let count = item.map_or(0, |item| count(item.data(), bounds, in_bits));
+            reply.integer(count.into());
+        }
+        other => unreachable!("{other} is a command on bits"),
+    }
+    Ok(())
+}
+
+/// The byte of a bit, and the bit in it. Bits are counted from the highest.
+fn place(argument: &[u8]) -> Result<(usize, u8), Failure> {
+    let offset = number(argument).ok().and_then(|offset| u64::try_from(offset).ok());
+    match offset {
+        Some(offset) if offset < BITS_MAX => Ok(((offset / 8) as usize, 0x80 >> (offset % 8))),
+        _ => Err("ERR bit offset is not an integer or out of range".into()),
+    }
+}
+
+fn count(data: &[u8], (first, last): (i64, i64), in_bits: bool) -> u32 {
+    if !in_bits {
+        let range = range(data.len(), first, last);
+        return range.map_or(0, |range| data[range].iter().map(|byte| byte.count_ones()).sum());
+    }
+    let Some(bits) = range(8 * data.len(), first, last) else { return 0 };
+    let is_set = |bit: usize| data[bit / 8] & (0x80 >> (bit % 8)) != 0;
+    let whole = bits.start.div_ceil(8)..bits.end / 8;
+    if whole.start >= whole.end {
+        return bits.filter(|bit| is_set(*bit)).count() as u32;
+    }
+    let edges = (bits.start..8 * whole.start).chain(8 * whole.end..bits.end);
+    let in_edges = edges.filter(|bit| is_set(*bit)).count() as u32;
+    in_edges + data[whole].iter().map(|byte| byte.count_ones()).sum::<u32>()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn bits_are_counted_one_by_one_or_by_bytes(
+            data: Vec<u8>,
+            first in -99..99i64,
+            last in -99..99i64,
+        ) {
+            let Some(bits) = range(8 * data.len(), first, last) else { return Ok(()) };
+            let one_by_one = bits.filter(|bit| data[bit / 8] >> (7 - bit % 8) & 1 == 1).count();
+            prop_assert_eq!(count(&data, (first, last), true) as usize, one_by_one);
+        }
+    }
+
+    #[test]
+    fn bits_are_counted_as_in_the_documents_of_redis() {
+        assert_eq!(count(b"foobar", (0, -1), false), 26);
+        assert_eq!(count(b"foobar", (0, 0), false), 4);
+        assert_eq!(count(b"foobar", (1, 1), false), 6);
+        assert_eq!(count(b"foobar", (5, 30), true), 17);
+    }
+}

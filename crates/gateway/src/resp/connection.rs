@@ -1,0 +1,375 @@
+//! Commands about the connection.
+
+use super::options::{SYNTAX, is, number};
+use super::table::{COMMANDS, Command};
+use super::{Next, Reply, Session};
+use crate::clients::Client;
+use crate::context::Context;
+use crate::failure::Failure;
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the \
+                           default user. Are you sure your configuration is correct?";
+
+pub(super) async fn execute(
+    session: &mut Session,
+    cx: &Context<'_>,
+    client: &Client,
+    command: &'static Command,
+    request: &[&[u8]],
+    output: &mut Vec<u8>,
+) -> Result<Next, Failure> {
+    match command.name {
+        "hello" => hello(session, cx, client, request, output)?,
+        "auth" => {
+            if request.len() > 3 {
+                return Err(SYNTAX.into());
+            }
+            let (user, password) = match request {
+                [_, user, password] => (*user, *password),
+                _ => (&b"default"[..], request[1]),
+            };
+            if cx.shared.password.is_none() && request.len() == 2 {
+                return Err(NO_PASSWORD.into());
+            }
+            authenticate(session, cx, user, password)?;
+            session.reply(output).ok();
+        }
+        "ping" => match request {
+            [_] => session.reply(output).simple("PONG"),
+            [_, text] => session.reply(output).bulk(text),
+            _ => return Err("ERR wrong number of arguments for 'ping' command".into()),
+        },
+        "echo" => session.reply(output).bulk(request[1]),
+        "quit" => {
+            session.reply(output).ok();
+            return Ok(Next::Ends);
+        }
+        "reset" => {
+            *session = Session::new(cx.shared.password.is_some());
+            let mut said = client.said();
+            said.name.clear();
+            said.resp = 2;
+            session.reply(output).simple("RESET");
+        }
+        "select" => match number(request[1]) {
+            Ok(0) => session.reply(output).ok(),
+            Ok(_) => return Err("ERR DB index is out of range".into()),
+            Err(_) => return Err("ERR value is not an integer or out of range".into()),
+        },
+        "command" => about_commands(&mut session.reply(output), request)?,
+        "client" => about_clients(session, cx, client, request, output)?,
+        other => unreachable!("{other} is a command about the connection"),
+    }
+    Ok(Next::Goes)
+}
+
+fn authenticate(
+    session: &mut Session,
+    cx: &Context<'_>,
+    user: &[u8],
+    password: &[u8],
+) -> Result<(), Failure> {
+    let is_right = cx.shared.password.as_ref().is_none_or(|right| right.is(password));
+    if user != b"default" || !is_right {
+        return Err(WRONG_PASSWORD.into());
+    }
+    session.is_known = true;
+    Ok(())
+}
+
+fn hello(
+    session: &mut Session,
+    cx: &Context<'_>,
+    client: &Client,
+    request: &[&[u8]],
+    output: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    let resp = match request.get(1) {
+        None => session.resp,
+        Some(version) => match number(version) {
+            Ok(resp @ (2 | 3)) => resp as u8,
+            Ok(_) => return Err("NOPROTO unsupported protocol version".into()),
+            Err(_) => {
+                return Err("ERR Protocol version is not an integer or out of range".into());
+            }
+        },
+    };
+    let mut name = None;
+    let mut options = request.get(2..).unwrap_or_default().iter();
+    while let Some(option) = options.next() {
+        match *option {
+            o if is(o, "auth") => {
+                let (Some(user), Some(password)) = (options.next(), options.next()) else {
+                    return Err(wrong_hello(option).into());
+                };
+                authenticate(session, cx, user, password)?;
+            }
+            o if is(o, "setname") => match options.next() {
+                Some(given) => name = Some(client_name(given)?),
+                None => return Err(wrong_hello(option).into()),
+            },
+            _ => return Err(wrong_hello(option).into()),
+        }
+    }
+    if !session.is_known {
+        return Err(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise \
+                    the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the \
+                    client and select the RESP protocol version at the same time"
+                .into(),
+        );
+    }
+    session.resp = resp;
+    client.said().resp = resp;
+    if let Some(name) = name {
+        client.said().name = name;
+    }
+    let mut reply = session.reply(output);
+    reply.map(7);
+    for (field, value) in [("server", "redis"), ("version", super::info::VERSION)] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    for (field, value) in [("proto", i64::from(resp)), ("id", client.id as i64)] {
+        reply.bulk(field.as_bytes());
+        reply.integer(value);
+    }
+    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
+    Ok(())
+}
+
+fn wrong_hello(option: &[u8]) -> String {
+    format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option))
+}
+
+fn client_name(name: &[u8]) -> Result<String, Failure> {
+    match name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        true => Ok(String::from_utf8_lossy(name).into_owned()),
+        false => {
+            Err("ERR Client names cannot contain spaces, newlines or special characters.".into())
+        }
+    }
+}
+
+/// An unknown subcommand, or one with too many or too few arguments.
+pub(super) fn wrong_subcommand(request: &[&[u8]], known: &[&str]) -> Failure {
+    let command = String::from_utf8_lossy(request[0]);
+    let asked = String::from_utf8_lossy(request[1]);
+    if known.contains(&asked.to_ascii_lowercase().as_str()) {
+        let (command, asked) = (command.to_ascii_lowercase(), asked.to_ascii_lowercase());
+        return format!("ERR wrong number of arguments for '{command}|{asked}' command").into();
+    }
+    let command = command.to_ascii_uppercase();
+    format!("ERR unknown subcommand '{asked}'. Try {command} HELP.").into()
+}
+
+pub(super) fn subcommand(request: &[&[u8]]) -> String {
+    request
+        .get(1)
+        .map(|name| String::from_utf8_lossy(name).to_ascii_lowercase())
+        .unwrap_or_default()
+}
+
+fn about_commands(reply: &mut Reply<'_>, request: &[&[u8]]) -> Result<(), Failure> {
+    match (subcommand(request).as_str(), &request[1.min(request.len())..]) {
+        ("", []) | ("info", [_]) => {
+            reply.array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| describe(reply, command));
+        }
+        ("info", [_, names @ ..]) => {
+            reply.array(names.len());
+            for name in names {
+                match Command::of(name) {
+                    Some(command) => describe(reply, command),
+                    None => reply.null(),
+                }
+            }
+        }
+        ("count", [_]) => reply.integer(COMMANDS.len() as i64),
+        ("list", [_]) => {
+            reply.array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| reply.bulk(command.name.as_bytes()));
+        }
+        ("docs", [_, names @ ..]) => {
+            let known: Vec<&Command> = match names {
+                [] => COMMANDS.iter().collect(),
+                names => names.iter().filter_map(|name| Command::of(name)).collect(),
+            };
+            reply.map(known.len());
+            for command in known {
+                reply.bulk(command.name.as_bytes());
+                reply.map(2);
+                reply.bulk(b"group");
+                reply.bulk(command.family.name().as_bytes());
+                reply.bulk(b"arity");
+                reply.integer(command.arity.into());
+            }
+        }
+        ("getkeys", [_, name, _, ..]) => {
+            let command = Command::of(name).filter(|c| c.takes(request.len() - 2));
+            let command = command.ok_or("ERR Invalid command specified")?;
+            let keys: Vec<usize> = command.keys(request.len() - 2).collect();
+            if keys.is_empty() {
+                return Err("ERR The command has no key arguments".into());
+            }
+            reply.array(keys.len());
+            keys.iter().for_each(|key| reply.bulk(request[key + 2]));
+        }
+        _ => return Err(wrong_subcommand(request, &["count", "list", "getkeys"])),
+    }
+    Ok(())
+}
+
+fn describe(reply: &mut Reply<'_>, command: &Command) {
+    reply.array(10);
+    reply.bulk(command.name.as_bytes());
+    reply.integer(command.arity.into());
+    reply.set(command.flags.len());
+    command.flags.iter().for_each(|flag| reply.simple(flag));
+    let (first, last, step) = command.keys;
+    [first, last, step].iter().for_each(|number| reply.integer((*number).into()));
+    reply.set(1);
+    reply.simple(&format!("@{}", command.family.name()));
+    // Tips, specifications of keys, subcommands.
+    (0..3).for_each(|_| reply.array(0));
+}
+
+fn about_clients(
+    session: &mut Session,
+    cx: &Context<'_>,
+    client: &Client,
+    request: &[&[u8]],
+    output: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    let mut reply = session.reply(output);
+    match (subcommand(request).as_str(), &request[2..]) {
+        ("id", []) => reply.integer(client.id as i64),
+        ("setname", [name]) => {
+            client.said().name = client_name(name)?;
+            reply.ok();
+        }
+        ("getname", []) => {
+            let name = client.said().name.clone();
+            reply.value((!name.is_empty()).then_some(name.as_bytes()));
+        }
+        ("setinfo", [attribute, value]) => {
+            let value = client_name(value).map_err(|_| {
+                let attribute = String::from_utf8_lossy(attribute).to_ascii_lowercase();
+                format!("ERR {attribute} cannot contain spaces, newlines or special characters.")
+            })?;
+            match *attribute {
+                a if is(a, "lib-name") => client.said().library = value,
+                a if is(a, "lib-ver") => client.said().library_version = value,
+                a => {
+                    let option = String::from_utf8_lossy(a);
+                    return Err(format!("ERR Unrecognized option '{option}'").into());
+                }
+            }
+            reply.ok();
+        }
+        ("info", []) => reply.verbatim(&line(client)),
+        ("list", options) => {
+            let all = cx.shared.clients.list();
+            let ids: Option<Vec<u64>> = match options {
+                [] => None,
+                [kind, _] if is(kind, "type") => None,
+                [id, ids @ ..] if is(id, "id") && !ids.is_empty() => {
+                    let ids = ids.iter().map(|id| number(id).map(|id| id as u64));
+                    Some(ids.collect::<Result<_, _>>().map_err(|_| "ERR Invalid client ID")?)
+                }
+                _ => return Err(SYNTAX.into()),
+            };
+            let wanted = |client: &u64| ids.as_ref().is_none_or(|ids| ids.contains(client));
+            let lines = all.iter().filter(|client| wanted(&client.id)).map(|c| line(c));
+            reply.verbatim(&lines.collect::<String>());
+        }
+        ("kill", options) => return kill(session, cx, client, options, output),
+        ("no-evict" | "no-touch", [on]) if is(on, "on") || is(on, "off") => reply.ok(),
+        ("reply", [on]) if is(on, "on") => reply.ok(),
+        ("tracking" | "caching" | "reply", [_, ..]) => {
+            let asked = subcommand(request).to_ascii_uppercase();
+            return Err(format!("ERR CLIENT {asked} is not supported by this gateway").into());
+        }
+        _ => {
+            let known = ["id", "setname", "getname", "setinfo", "info", "no-evict", "no-touch"];
+            return Err(wrong_subcommand(request, &known));
+        }
+    }
+    Ok(())
+}
+
+/// Ends connections, by their address (the old form) or by filters.
+fn kill(
+    session: &Session,
+    cx: &Context<'_>,
+    me: &Client,
+    options: &[&[u8]],
+    output: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    let all = cx.shared.clients.list();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut spares_me = options.len() > 1;
+    let mut chosen: Vec<_> = all.iter().collect();
+    match options {
+        [] => return Err("ERR wrong number of arguments for 'client|kill' command".into()),
+        [address] => chosen.retain(|client| client.address == text(address)),
+        filters => {
+            let mut filters = filters.iter();
+            while let Some(filter) = filters.next() {
+                let value = filters.next().ok_or(SYNTAX)?;
+                match *filter {
+                    f if is(f, "id") => {
+                        let id =
+                            number(value).map_err(|_| "ERR client-id should be greater than 0")?;
+                        chosen.retain(|client| client.id == id as u64);
+                    }
+                    f if is(f, "addr") => chosen.retain(|client| client.address == text(value)),
+                    f if is(f, "laddr") => chosen.retain(|client| client.local == text(value)),
+                    f if is(f, "user") => chosen.retain(|_| *value == b"default"),
+                    f if is(f, "type") => chosen.retain(|_| is(value, "normal")),
+                    f if is(f, "skipme") && is(value, "yes") => spares_me = true,
+                    f if is(f, "skipme") && is(value, "no") => spares_me = false,
+                    _ => return Err(SYNTAX.into()),
+                }
+            }
+        }
+    }
+    chosen.retain(|client| !(spares_me && client.id == me.id));
+    for client in &chosen {
+        client.kill();
+        cx.shared.threads[client.thread].wake();
+    }
+    match (options.len(), chosen.len()) {
+        (1, 0) => return Err("ERR No such client".into()),
+        (1, _) => session.reply(output).ok(),
+        (_, count) => session.reply(output).integer(count as i64),
+    }
+    Ok(())
+}
+
+/// A client as `CLIENT LIST` shows it.
+fn line(client: &Client) -> String {
+    let said = client.said().clone();
+    let age = client.since.elapsed().as_secs();
+    let last = client.last_s.load(std::sync::atomic::Ordering::Relaxed);
+    let idle = age.saturating_sub(last);
+    let command = if said.command.is_empty() { "NULL" } else { said.command };
+    format!(
+        "id={} addr={} laddr={} fd=-1 name={} age={age} idle={idle} flags=N db=0 sub=0 psub=0 ssub=0 \
+         multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0 \
+         events=r cmd={command} user=default redir=-1 resp={} lib-name={} lib-ver={}\n",
+        client.id,
+        client.address,
+        client.local,
+        said.name,
+        said.resp.max(2),
+        said.library,
+        said.library_version,
+    )
+}

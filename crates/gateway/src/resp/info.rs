@@ -1,0 +1,164 @@
+//! INFO.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::figures::{Calls, Counters};
+
+/// The version whose commands clients may expect.
+pub(super) const VERSION: &str = "7.2.0";
+
+/// The sections in the order in which they are shown, and whether they are if none is asked for.
+const SECTIONS: [(&str, bool); 8] = [
+    ("server", true),
+    ("clients", true),
+    ("memory", true),
+    ("persistence", true),
+    ("stats", true),
+    ("replication", true),
+    ("commandstats", false),
+    ("latencystats", false),
+];
+
+/// A counter of all threads.
+fn sum(cx: &Context<'_>, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+    let threads = cx.shared.threads.iter();
+    threads.map(|thread| counter(&thread.figures.counters).load(Ordering::Relaxed)).sum()
+}
+
+/// Calls of all threads, by command.
+fn calls(cx: &Context<'_>) -> BTreeMap<&'static str, Calls> {
+    let mut all = BTreeMap::new();
+    cx.shared.threads.iter().for_each(|thread| thread.figures.add_calls(&mut all));
+    all
+}
+
+/// The text of these sections.
+pub(super) fn text(cx: &Context<'_>, asked: &[&[u8]]) -> Result<String, Failure> {
+    let asked: Vec<String> =
+        asked.iter().map(|name| String::from_utf8_lossy(name).to_ascii_lowercase()).collect();
+    let is = |name: &str| asked.iter().any(|asked| asked == name);
+    let (all, usual) = (is("all") || is("everything"), asked.is_empty() || is("default"));
+    let mut text = String::new();
+    for (name, is_usual) in SECTIONS {
+        if !(all || is(name) || usual && is_usual) {
+            continue;
+        }
+        if !text.is_empty() {
+            text += "\r\n";
+        }
+        let mut title = name.to_owned();
+        title[..1].make_ascii_uppercase();
+        text += &format!("# {title}\r\n");
+        for (field, value) in fields(cx, name)? {
+            text += &format!("{field}:{value}\r\n");
+        }
+    }
+    if all || usual || is("keyspace") {
+        text += &keyspace(cx, text.is_empty())?;
+    }
+    Ok(text)
+}
+
+/// About as many keys as there are: entries that are about to be put or to be free count too.
+fn keyspace(cx: &Context<'_>, is_first: bool) -> Result<String, Failure> {
+    let mut text = String::from(if is_first { "# Keyspace\r\n" } else { "\r\n# Keyspace\r\n" });
+    let usage = cx.usage()?;
+    let entries: u64 = usage.iter().map(|node| node.entries).sum();
+    if entries > 0 {
+        text += &format!("db0:keys={entries},expires=0,avg_ttl=0\r\n");
+    }
+    Ok(text)
+}
+
+type Fields = Vec<(String, String)>;
+
+fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
+    let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
+    Ok(match section {
+        "server" => server(cx),
+        "clients" => vec![
+            field("connected_clients", &cx.shared.clients.count()),
+            field("maxclients", &crate::limits::CLIENTS_MAX),
+            field("blocked_clients", &0),
+        ],
+        "memory" => memory(cx)?,
+        "persistence" => vec![field("loading", &0), field("rdb_bgsave_in_progress", &0)],
+        "stats" => vec![
+            field("total_connections_received", &sum(cx, |c| &c.connections)),
+            field("total_commands_processed", &sum(cx, |c| &c.commands)),
+            field("total_net_input_bytes", &sum(cx, |c| &c.bytes_in)),
+            field("total_net_output_bytes", &sum(cx, |c| &c.bytes_out)),
+            field("rejected_connections", &sum(cx, |c| &c.rejected)),
+            field("keyspace_hits", &sum(cx, |c| &c.hits)),
+            field("keyspace_misses", &sum(cx, |c| &c.misses)),
+            field("total_error_replies", &sum(cx, |c| &c.errors)),
+        ],
+        "replication" => vec![
+            field("role", &"master"),
+            field("connected_slaves", &0),
+            field("master_failover_state", &"no-failover"),
+        ],
+        "commandstats" => calls(cx)
+            .iter()
+            .map(|(name, calls)| {
+                let usec = calls.total_ns / 1000;
+                let each = calls.total_ns as f64 / 1000.0 / calls.count.max(1) as f64;
+                let text = format!("calls={},usec={usec},usec_per_call={each:.2}", calls.count);
+                (format!("cmdstat_{name}"), text)
+            })
+            .collect(),
+        _ => calls(cx)
+            .iter()
+            .map(|(name, calls)| {
+                let at = |part| calls.times_ns.value_at_quantile(part) as f64 / 1000.0;
+                let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
+                let text = format!("p50={p50:.3},p99={p99:.3},p99.9={p999:.3}");
+                (format!("latency_percentiles_usec_{name}"), text)
+            })
+            .collect(),
+    })
+}
+
+fn server(cx: &Context<'_>) -> Fields {
+    let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
+    let uptime = cx.shared.started.elapsed().as_secs();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let port = cx.shared.listeners.iter().find_map(|(listener, _)| match listener.address() {
+        crate::Address::Tcp(address) => Some(address.port()),
+        crate::Address::Unix(_) => None,
+    });
+    vec![
+        field("redis_version", &VERSION),
+        field("redis_mode", &"standalone"),
+        field("loch_version", &env!("CARGO_PKG_VERSION")),
+        field("loch_table", &cx.shared.table),
+        field("os", &std::env::consts::OS),
+        field("arch_bits", &usize::BITS),
+        field("process_id", &std::process::id()),
+        field("tcp_port", &port.unwrap_or(0)),
+        field("server_time_usec", &now.as_micros()),
+        field("uptime_in_seconds", &uptime),
+        field("uptime_in_days", &(uptime / 86_400)),
+        field("io_threads_active", &cx.shared.threads.len()),
+        field("cluster_enabled", &0),
+    ]
+}
+
+fn memory(cx: &Context<'_>) -> Result<Fields, Failure> {
+    let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
+    let usage = cx.usage()?;
+    let used: u64 = usage.iter().map(|node| node.index_bytes + node.entry_bytes).sum();
+    let all: u64 = usage.iter().map(|node| node.index_bytes + node.data_bytes).sum();
+    let info = cx.shared.cluster.info();
+    let evicts = info.tables.iter().any(|table| table.name == cx.shared.table && table.evicts);
+    let policy = if evicts { "allkeys-lfu" } else { "noeviction" };
+    Ok(vec![
+        field("used_memory", &used),
+        field("maxmemory", &all),
+        field("maxmemory_policy", &policy),
+    ])
+}

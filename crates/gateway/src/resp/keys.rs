@@ -1,0 +1,193 @@
+//! Keys, whatever their values are.
+
+use super::connection::{subcommand, wrong_subcommand};
+use super::options::{SYNTAX, is};
+use super::reply::Reply;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::figures::add;
+use crate::store::{Change, Item, Store};
+
+pub(super) async fn execute(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    command: &'static str,
+    request: &[&[u8]],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    match command {
+        "del" | "unlink" => {
+            let mut deleted = 0;
+            match store.is_draft() {
+                true => {
+                    for key in &request[1..] {
+                        deleted += i64::from(store.delete(key).await?);
+                    }
+                }
+                false => {
+                    let all = store.table().asynch().delete_many(&request[1..]).await?;
+                    deleted = all.into_iter().map(i64::from).sum();
+                }
+            }
+            reply.integer(deleted);
+        }
+        "exists" | "touch" => {
+            let found = contained(store, &request[1..]).await?;
+            if command == "touch" {
+                add(&cx.figures().counters.touches, found as u64);
+            }
+            reply.integer(found);
+        }
+        "type" => {
+            let kind = if store.contains(request[1]).await? { "string" } else { "none" };
+            reply.simple(kind);
+        }
+        "copy" => copy(store, request, reply).await?,
+        "rename" | "renamenx" => rename(store, command, request, reply).await?,
+        "object" => object(store, request, reply).await?,
+        other => unreachable!("{other} is a command on keys"),
+    }
+    Ok(())
+}
+
+/// How many of these keys are there; a key that is named twice counts twice.
+async fn contained(store: Store<'_>, keys: &[&[u8]]) -> Result<i64, Failure> {
+    if !store.is_draft() {
+        let found = store.table().asynch().contains_many(keys).await?;
+        return Ok(found.into_iter().map(i64::from).sum());
+    }
+    let mut found = 0;
+    for key in keys {
+        found += i64::from(store.contains(key).await?);
+    }
+    Ok(found)
+}
+
+/// Puts an item under a key, unless there is one that has to stay. Returns whether it did.
+async fn put_under(
+    store: Store<'_>,
+    key: &[u8],
+    item: &Item,
+    replaces: bool,
+) -> Result<bool, Failure> {
+    let put = |there: Option<&Item>| {
+        if there.is_some() && !replaces {
+            return Ok((Change::Keep, false));
+        }
+        let (data, traits, expires) = (item.data().to_vec(), item.traits, item.expires_at.into());
+        Ok((Change::Put { data, traits, expires }, true))
+    };
+    Ok(store.update(key, put).await?.0)
+}
+
+/// A copy of the source as it was when it was read, put in one step.
+async fn copy(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
+    let (from, to) = (request[1], request[2]);
+    let mut replaces = false;
+    let mut options = request[3..].iter();
+    while let Some(option) = options.next() {
+        match *option {
+            o if is(o, "replace") => replaces = true,
+            o if is(o, "db") => match options.next() {
+                Some(&b"0") => (),
+                Some(_) => return Err("ERR DB index is out of range".into()),
+                None => return Err(SYNTAX.into()),
+            },
+            _ => return Err(SYNTAX.into()),
+        }
+    }
+    if from == to {
+        return Err("ERR source and destination objects are the same".into());
+    }
+    let copied = match store.get(from).await? {
+        None => false,
+        Some(item) => put_under(store, to, &item, replaces).await?,
+    };
+    reply.integer(copied.into());
+    Ok(())
+}
+
+/// Not in one step: for a moment there are both keys. The source is deleted only if it is still as
+/// it was when it was copied; otherwise it is copied again.
+async fn rename(
+    store: Store<'_>,
+    command: &'static str,
+    request: &[&[u8]],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    let (from, to) = (request[1], request[2]);
+    let mut replaces = command == "rename";
+    let item = store.get(from).await?.ok_or("ERR no such key")?;
+    let mut moved = from == to && replaces;
+    let mut next = (from != to).then_some(item);
+    while let Some(item) = next {
+        moved = put_under(store, to, &item, replaces).await?;
+        if !moved {
+            break;
+        }
+        // What was put under the other key by this command gives way to what it puts next.
+        replaces = true;
+        let delete = |there: Option<&Item>| match there {
+            Some(there) if there.version == item.version => Ok((Change::Delete, None)),
+            there => Ok((Change::Keep, there.cloned())),
+        };
+        next = store.update(from, delete).await?.0;
+    }
+    match command {
+        "rename" => reply.ok(),
+        _ => reply.integer(moved.into()),
+    }
+    Ok(())
+}
+
+async fn object(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
+    const HELP: [&str; 9] = [
+        "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "ENCODING <key>",
+        "    Return the kind of internal representation used in order to store the value",
+        "    associated with a <key>.",
+        "IDLETIME <key>",
+        "    Return the idle time of the <key>, that is the approximated number of",
+        "    seconds elapsed since the last access to the key.",
+        "HELP",
+        "    Print this help.",
+    ];
+    if is(request[1], "help") && request.len() == 2 {
+        reply.array(HELP.len());
+        HELP.iter().for_each(|line| reply.simple(line));
+        return Ok(());
+    }
+    let asked = subcommand(request);
+    let known = ["encoding", "freq", "idletime", "refcount"];
+    if !known.contains(&asked.as_str()) || request.len() != 3 {
+        return Err(wrong_subcommand(request, &known));
+    }
+    let Some(item) = store.get(request[2]).await? else {
+        reply.null();
+        return Ok(());
+    };
+    match asked.as_str() {
+        "encoding" => reply.bulk(encoding(item.data()).as_bytes()),
+        "freq" => {
+            return Err(
+                "ERR An LFU maxmemory policy is not selected, access frequency not tracked. \
+                        Please note that when switching between policies at runtime LRU and LFU \
+                        data will take some time to adjust."
+                    .into(),
+            );
+        }
+        // To look at it was to use it.
+        "idletime" => reply.integer(0),
+        _ => reply.integer(1),
+    }
+    Ok(())
+}
+
+/// As Redis would keep the string.
+fn encoding(data: &[u8]) -> &'static str {
+    match super::request::integer(data) {
+        Some(_) => "int",
+        None if data.len() <= 44 => "embstr",
+        None => "raw",
+    }
+}

@@ -1,0 +1,422 @@
+//! The protocol of Redis: RESP2 and RESP3.
+//!
+//! The requests that a client has pipelined are executed in *runs*: GETs as one batch, plain SETs
+//! of different keys as one batch, and other commands on one key each, of different keys, side by
+//! side. Answers are in the order of the requests. Commands on the same key, and those that say
+//! something about the connection, are executed one after the other.
+
+mod bits;
+mod connection;
+mod expiry;
+mod glob;
+mod info;
+mod keys;
+mod numbers;
+mod options;
+mod reply;
+mod request;
+mod scan;
+mod server;
+mod strings;
+mod table;
+mod transaction;
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use loch::lanes::run;
+use quanta::Instant;
+
+use self::reply::Reply;
+use self::request::{Parsed, parse};
+use self::table::{Command, Family};
+use self::transaction::Transaction;
+use crate::clients::Client;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::figures::add;
+use crate::limits::{BATCH_BYTES, BATCH_REQUESTS, LANES, OUTPUT_BYTES};
+use crate::protocol::Progress;
+use crate::store::Store;
+
+/// What a client has said so far.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// 2 or 3.
+    resp: u8,
+    is_known: bool,
+    transaction: Transaction,
+    /// About so many values make up a batch of GETs, as long as they are like the last ones.
+    batch: usize,
+}
+
+/// What a command wants of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Goes,
+    Ends,
+}
+
+/// A run of requests that are executed together.
+enum Run {
+    Gets(usize),
+    Sets(usize),
+    Lanes(usize),
+    One,
+}
+
+type Request<'a> = &'a [&'a [u8]];
+
+impl Session {
+    pub fn new(needs_password: bool) -> Self {
+        let transaction = Transaction::default();
+        Self { resp: 2, is_known: !needs_password, transaction, batch: BATCH_REQUESTS }
+    }
+
+    /// Executes the requests at the front of some bytes.
+    pub async fn serve(
+        &mut self,
+        cx: &Context<'_>,
+        client: &Client,
+        bytes: &[u8],
+        output: &mut Vec<u8>,
+    ) -> Progress {
+        let mut done = Progress::default();
+        let mut arguments = Vec::new();
+        while output.len() < OUTPUT_BYTES {
+            arguments.clear();
+            let mut requests: Vec<Range<usize>> = Vec::new();
+            let mut at = done.consumed;
+            let ended = loop {
+                let before = arguments.len();
+                match parse(&bytes[at..], self.is_known, &mut arguments) {
+                    Parsed::Request { consumed } => at += consumed,
+                    other => break Some(other),
+                }
+                // An empty request is none.
+                if arguments.len() > before {
+                    requests.push(before..arguments.len());
+                }
+                // What a stranger says may make it known.
+                if requests.len() == BATCH_REQUESTS || !self.is_known {
+                    break None;
+                }
+            };
+            done.consumed = at;
+            let requests: Vec<Request<'_>> =
+                requests.into_iter().map(|range| &arguments[range]).collect();
+            if self.execute_all(cx, client, &requests, output).await == Next::Ends {
+                return Progress { ends: true, ..done };
+            }
+            match ended {
+                None => continue,
+                Some(Parsed::Inline { arguments, consumed }) => {
+                    done.consumed += consumed;
+                    let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+                    let requests: &[Request<'_>] = &[&arguments];
+                    let requests = if arguments.is_empty() { &[] } else { requests };
+                    if self.execute_all(cx, client, requests, output).await == Next::Ends {
+                        return Progress { ends: true, ..done };
+                    }
+                    continue;
+                }
+                Some(Parsed::Incomplete { needed }) => done.needed = needed,
+                Some(Parsed::NoBulk(byte)) => {
+                    let byte = char::from(byte);
+                    self.refuse(output, &format!("expected '$', got '{byte}'"));
+                    done.ends = true;
+                }
+                Some(Parsed::Wrong(problem)) => {
+                    self.refuse(output, problem);
+                    done.ends = true;
+                }
+                Some(Parsed::Request { .. }) => unreachable!("it was taken above"),
+            }
+            return done;
+        }
+        done
+    }
+
+    fn refuse(&self, output: &mut Vec<u8>, problem: &str) {
+        self.reply(output).error(&format!("ERR Protocol error: {problem}"));
+    }
+
+    fn reply<'a>(&self, bytes: &'a mut Vec<u8>) -> Reply<'a> {
+        Reply { bytes, resp: self.resp }
+    }
+
+    async fn execute_all(
+        &mut self,
+        cx: &Context<'_>,
+        client: &Client,
+        mut requests: &[Request<'_>],
+        output: &mut Vec<u8>,
+    ) -> Next {
+        while !requests.is_empty() {
+            let began = Instant::now();
+            let took = |count: usize| {
+                let took = began.elapsed().as_nanos() as u64;
+                (count as u64, took)
+            };
+            let done = match self.next_run(cx, requests) {
+                Run::Gets(count) => {
+                    self.get_all(cx, &requests[..count], output).await;
+                    let (count, took) = took(count);
+                    cx.figures().called("get", count, took);
+                    count as usize
+                }
+                Run::Sets(count) => {
+                    self.set_all(cx, &requests[..count], output).await;
+                    let (count, took) = took(count);
+                    add(&cx.figures().counters.sets, count);
+                    cx.figures().called("set", count, took);
+                    count as usize
+                }
+                Run::Lanes(count) => {
+                    self.in_lanes(cx, &requests[..count], output).await;
+                    count
+                }
+                Run::One => {
+                    if self.execute(cx, client, requests[0], output).await == Next::Ends {
+                        return Next::Ends;
+                    }
+                    1
+                }
+            };
+            requests = &requests[done..];
+        }
+        Next::Goes
+    }
+
+    /// As many of the first requests as are of a kind.
+    fn next_run<'a>(&self, cx: &Context<'_>, requests: &[Request<'a>]) -> Run {
+        if !self.is_known || self.transaction.is_open() || requests.len() < 2 {
+            return Run::One;
+        }
+        let is_get = |request: &&Request<'_>| is_plain(request, b"get", 2);
+        let gets = requests.iter().take_while(is_get).count();
+        if gets > 1 {
+            return Run::Gets(gets.min(self.batch));
+        }
+        let mut keys = HashSet::new();
+        let is_set = |request: &&Request<'_>| {
+            is_plain(request, b"set", 3)
+                && crate::item::header(Default::default(), request[2]).is_none()
+                && request[2].len() as u64 <= cx.shared.value_bytes_max
+                && (1..=loch::limits::KEY_BYTES_MAX).contains(&request[1].len())
+        };
+        let sets = requests.iter().take_while(|r| is_set(r) && keys.insert(r[1])).count();
+        if sets > 1 {
+            return Run::Sets(sets);
+        }
+        let mut keys = HashSet::new();
+        let is_alone =
+            |request: &&Request<'a>| only_key(request).is_some_and(|key| keys.insert(key));
+        match requests.iter().take(LANES).take_while(is_alone).count() {
+            0 | 1 => Run::One,
+            alone => Run::Lanes(alone),
+        }
+    }
+
+    async fn get_all(&mut self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
+        let keys: Vec<&[u8]> = requests.iter().map(|request| request[1]).collect();
+        let resp = self.resp;
+        let found = strings::get_each(cx, cx.store, &keys, resp, output).await;
+        match found {
+            Ok(bytes) => {
+                self.batch = (BATCH_BYTES * keys.len() / bytes.max(1)).clamp(1, BATCH_REQUESTS)
+            }
+            Err(_) => {
+                // Each says for itself what is wrong.
+                for key in keys {
+                    let mut reply = self.reply(output);
+                    let done = strings::get(cx, cx.store, key, &mut reply).await;
+                    tell(cx, done, &mut reply);
+                }
+            }
+        }
+    }
+
+    async fn set_all(&mut self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
+        let pairs: Vec<(&[u8], &[u8])> =
+            requests.iter().map(|request| (request[1], request[2])).collect();
+        match cx.store.table().asynch().put_many(&pairs).await {
+            Ok(_) => requests.iter().for_each(|_| self.reply(output).ok()),
+            Err(error) => {
+                for _ in requests {
+                    let mut reply = self.reply(output);
+                    let text = Failure::text(&error);
+                    let text = match error {
+                        loch::Error::OutOfMemory { .. } => {
+                            format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})")
+                        }
+                        _ => format!("ERR {MAY_BE_DONE}: {text}"),
+                    };
+                    add(&cx.figures().counters.errors, 1);
+                    reply.error(&text);
+                }
+            }
+        }
+    }
+
+    async fn in_lanes(&self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
+        let mut answers = vec![Vec::new(); requests.len()];
+        let resp = self.resp;
+        let lanes = requests.iter().zip(&mut answers).map(|(request, answer)| async move {
+            let command = Command::of(request[0]).expect("it was found for the run");
+            let mut reply = Reply { bytes: answer, resp };
+            execute_data(cx, cx.store, command, request, &mut reply).await;
+        });
+        run(LANES, lanes, |()| ()).await;
+        answers.iter().for_each(|answer| output.extend_from_slice(answer));
+    }
+
+    /// Executes any request.
+    async fn execute(
+        &mut self,
+        cx: &Context<'_>,
+        client: &Client,
+        request: Request<'_>,
+        output: &mut Vec<u8>,
+    ) -> Next {
+        let found = Command::of(request[0]);
+        let mut reply = self.reply(output);
+        let refused = match found {
+            None => Some(unknown(request)),
+            Some(command) if !command.takes(request.len()) => {
+                let name = command.name;
+                Some(format!("ERR wrong number of arguments for '{name}' command"))
+            }
+            Some(command)
+                if !self.is_known
+                    && !["auth", "hello", "quit", "reset"].contains(&command.name) =>
+            {
+                Some("NOAUTH Authentication required.".to_owned())
+            }
+            Some(_) => None,
+        };
+        if let Some(error) = refused {
+            add(&cx.figures().counters.errors, 1);
+            reply.error(&error);
+            self.transaction.is_wrong();
+            return Next::Goes;
+        }
+        let command = found.expect("an unknown command was refused");
+        client.said().command = command.name;
+        if self.transaction.is_open() && !self.transaction.runs_at_once(command) {
+            match self.transaction.queue(command, request) {
+                Ok(()) => self.reply(output).simple("QUEUED"),
+                Err(error) => self.reply(output).error(error),
+            }
+            return Next::Goes;
+        }
+        if command.family.is_of_data() {
+            execute_data(cx, cx.store, command, request, &mut reply).await;
+            return Next::Goes;
+        }
+        let began = Instant::now();
+        let mut next = Next::Goes;
+        let done = match command.family {
+            Family::Connection => connection::execute(self, cx, client, command, request, output)
+                .await
+                .map(|then| next = then),
+            Family::Transaction => self.transact(cx, command, request, output).await,
+            _ => execute_other(cx, cx.store, command, request, &mut reply).await,
+        };
+        cx.figures().called(command.name, 1, began.elapsed().as_nanos() as u64);
+        tell(cx, done, &mut self.reply(output));
+        next
+    }
+}
+
+/// The key of a request that does nothing but read or change one item.
+fn only_key<'a>(request: Request<'a>) -> Option<&'a [u8]> {
+    let command = Command::of(request[0])?;
+    let is_valid = command.family.is_of_data() && command.takes(request.len());
+    let mut keys = command.keys(request.len()).filter(|_| is_valid);
+    match (keys.next(), keys.next()) {
+        (Some(key), None) => Some(request[key]),
+        _ => None,
+    }
+}
+
+/// Whether a request is this command with so many arguments and no others.
+fn is_plain(request: &[&[u8]], name: &[u8], arguments: usize) -> bool {
+    request.len() == arguments && request[0].eq_ignore_ascii_case(name)
+}
+
+const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+const MAY_BE_DONE: &str = "a batch of SETs failed, of which this one may have been done";
+
+fn unknown(request: &[&[u8]]) -> String {
+    let cut = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
+    let mut arguments = String::new();
+    for argument in &request[1..] {
+        if arguments.len() >= 128 {
+            break;
+        }
+        arguments += &format!("'{}' ", cut(argument));
+    }
+    let name = cut(request[0]);
+    format!("ERR unknown command '{name}', with args beginning with: {arguments}")
+}
+
+/// Executes a command that does nothing but read and change items, and answers it.
+async fn execute_data(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    command: &'static Command,
+    request: Request<'_>,
+    reply: &mut Reply<'_>,
+) {
+    let began = Instant::now();
+    let start = reply.bytes.len();
+    let done = match command.family {
+        Family::Bits => bits::execute(store, command.name, request, reply).await,
+        Family::Expiry => expiry::execute(store, command.name, request, reply).await,
+        Family::Keys => keys::execute(cx, store, command.name, request, reply).await,
+        Family::Numbers => numbers::execute(store, command.name, request, reply).await,
+        Family::Strings => strings::execute(cx, store, command.name, request, reply).await,
+        _ => unreachable!("a command of another family says something of more than items"),
+    };
+    cx.figures().called(command.name, 1, began.elapsed().as_nanos() as u64);
+    if done.is_err() {
+        // An answer that was begun is none.
+        reply.bytes.truncate(start);
+    }
+    tell(cx, done, reply);
+}
+
+/// Executes a command about the table or the gateway.
+async fn execute_other(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    command: &'static Command,
+    request: Request<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    match command.family {
+        Family::Scan => scan::execute(cx, store, command.name, request, reply).await,
+        Family::Server => server::execute(cx, store, command.name, request, reply).await,
+        _ => unreachable!("the caller executes commands of other families"),
+    }
+}
+
+/// Answers a failure.
+fn tell(cx: &Context<'_>, done: Result<(), Failure>, reply: &mut Reply<'_>) {
+    let Err(failure) = done else { return };
+    add(&cx.figures().counters.errors, 1);
+    match failure {
+        Failure::Said(said) => reply.error(&said),
+        Failure::Busy => {
+            reply.error("ERR others kept changing the value, nothing was done: try again");
+        }
+        Failure::Store(loch::Error::OutOfMemory { .. }) => reply.error(OUT_OF_MEMORY),
+        Failure::Store(loch::Error::ValueTooLong { max, .. }) => {
+            reply.error(&format!(
+                "ERR string exceeds maximum allowed size ({max} bytes in this table)"
+            ));
+        }
+        Failure::Store(error) => reply.error(&format!("ERR {}", Failure::text(&error))),
+    }
+}

@@ -1,0 +1,302 @@
+//! Requests: arrays of strings, or one line of words.
+
+use crate::limits::{
+    ARGUMENT_BYTES_MAX, ARGUMENTS_MAX, LINE_BYTES_MAX, STRANGER_ARGUMENTS_MAX, STRANGER_BYTES_MAX,
+};
+
+/// What the front of some bytes is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Parsed {
+    /// A request, whose arguments were added to those that were handed in; its bytes.
+    Request { consumed: usize },
+    /// A request on one line.
+    Inline { arguments: Vec<Vec<u8>>, consumed: usize },
+    /// The beginning of a request that has so many bytes at least.
+    Incomplete { needed: usize },
+    /// Nothing that could be a request.
+    Wrong(&'static str),
+    /// An argument that should begin with a dollar sign begins with this.
+    NoBulk(u8),
+}
+
+/// A line without its end, and the bytes up to the next one.
+enum Line<'a> {
+    Whole(&'a [u8], usize),
+    Cut,
+    TooLong,
+}
+
+fn line(bytes: &[u8]) -> Line<'_> {
+    let looked = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
+    match looked.iter().position(|byte| *byte == b'\n') {
+        Some(end) => {
+            Line::Whole(looked[..end].strip_suffix(b"\r").unwrap_or(&looked[..end]), end + 1)
+        }
+        None if bytes.len() >= LINE_BYTES_MAX => Line::TooLong,
+        None => Line::Cut,
+    }
+}
+
+/// Parses the request at the front. `known` says whether the client has given the password.
+pub(crate) fn parse<'a>(bytes: &'a [u8], known: bool, arguments: &mut Vec<&'a [u8]>) -> Parsed {
+    let before = arguments.len();
+    let parsed = match bytes.first() {
+        None => Parsed::Incomplete { needed: 1 },
+        Some(b'*') => parse_array(bytes, known, arguments),
+        Some(_) => parse_inline(bytes),
+    };
+    if !matches!(parsed, Parsed::Request { .. }) {
+        arguments.truncate(before);
+    }
+    parsed
+}
+
+/// A number of Redis' protocol: no sign but a minus, no zeros in front.
+pub(crate) fn integer(text: &[u8]) -> Option<i64> {
+    let number: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let is_plain = digits.first().is_some_and(|first| first.is_ascii_digit())
+        && (digits.len() == 1 || digits[0] != b'0')
+        && text != b"-0";
+    is_plain.then_some(number)
+}
+
+fn parse_array<'a>(bytes: &'a [u8], known: bool, arguments: &mut Vec<&'a [u8]>) -> Parsed {
+    let (count, mut at) = match line(bytes) {
+        Line::Cut => return Parsed::Incomplete { needed: bytes.len() + 1 },
+        Line::TooLong => return Parsed::Wrong("too big mbulk count string"),
+        Line::Whole(text, end) => (integer(&text[1..]), end),
+    };
+    let count = match count {
+        Some(count) if count <= ARGUMENTS_MAX as i64 => count.max(0) as usize,
+        _ => return Parsed::Wrong("invalid multibulk length"),
+    };
+    if !known && count > STRANGER_ARGUMENTS_MAX {
+        return Parsed::Wrong("unauthenticated multibulk length");
+    }
+    // The rest of an argument, and the least that every other one takes.
+    let needed = |at: usize, left: usize| at + left * b"$0\r\n\r\n".len();
+    for left in (0..count).rev() {
+        let Some(first) = bytes.get(at) else {
+            return Parsed::Incomplete { needed: needed(at, left + 1) };
+        };
+        if *first != b'$' {
+            return Parsed::NoBulk(*first);
+        }
+        let (len, start) = match line(&bytes[at..]) {
+            Line::Cut => return Parsed::Incomplete { needed: needed(bytes.len() + 1, left) },
+            Line::TooLong => return Parsed::Wrong("too big bulk count string"),
+            Line::Whole(text, end) => (integer(&text[1..]), at + end),
+        };
+        let len = match len {
+            Some(len @ 0..) if len <= ARGUMENT_BYTES_MAX as i64 => len as usize,
+            _ => return Parsed::Wrong("invalid bulk length"),
+        };
+        if !known && len > STRANGER_BYTES_MAX {
+            return Parsed::Wrong("unauthenticated bulk length");
+        }
+        if bytes.len() < start + len + 2 {
+            return Parsed::Incomplete { needed: needed(start + len + 2, left) };
+        }
+        arguments.push(&bytes[start..start + len]);
+        // Redis does not look at the two bytes behind an argument either.
+        at = start + len + 2;
+    }
+    Parsed::Request { consumed: at }
+}
+
+fn parse_inline(bytes: &[u8]) -> Parsed {
+    match line(bytes) {
+        Line::Cut => Parsed::Incomplete { needed: bytes.len() + 1 },
+        Line::TooLong => Parsed::Wrong("too big inline request"),
+        Line::Whole(text, consumed) => match words(text) {
+            Some(arguments) => Parsed::Inline { arguments, consumed },
+            None => Parsed::Wrong("unbalanced quotes in request"),
+        },
+    }
+}
+
+/// The words of a line, as a shell would have them: in quotes, with escapes in double ones.
+fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut words = Vec::new();
+    let mut rest = line.iter().copied().peekable();
+    loop {
+        while rest.next_if(u8::is_ascii_whitespace).is_some() {}
+        let Some(first) = rest.next() else { return Some(words) };
+        let mut word = Vec::new();
+        let mut next = Some(first);
+        while let Some(byte) = next {
+            match byte {
+                b'"' | b'\'' => {
+                    quoted(byte, &mut rest, &mut word)?;
+                    // A word ends with its quotes.
+                    match rest.peek() {
+                        None => break,
+                        Some(after) if after.is_ascii_whitespace() => break,
+                        Some(_) => return None,
+                    }
+                }
+                byte => word.push(byte),
+            }
+            next = rest.next_if(|byte| !byte.is_ascii_whitespace());
+        }
+        words.push(word);
+    }
+}
+
+/// The bytes up to the closing quote.
+fn quoted(quote: u8, rest: &mut impl Iterator<Item = u8>, word: &mut Vec<u8>) -> Option<()> {
+    let mut rest = std::iter::from_fn(|| rest.next()).peekable();
+    let mut held = None;
+    loop {
+        let byte = held.take().or_else(|| rest.next())?;
+        if byte == quote {
+            return Some(());
+        }
+        if byte != b'\\' {
+            word.push(byte);
+            continue;
+        }
+        let escaped = rest.next()?;
+        if quote == b'\'' {
+            match escaped {
+                b'\'' => word.push(b'\''),
+                other => {
+                    word.push(b'\\');
+                    held = Some(other);
+                }
+            }
+            continue;
+        }
+        match escaped {
+            b'n' => word.push(b'\n'),
+            b'r' => word.push(b'\r'),
+            b't' => word.push(b'\t'),
+            b'b' => word.push(8),
+            b'a' => word.push(7),
+            b'x' => {
+                let hex = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+                let high = rest.next()?;
+                match hex(high) {
+                    None => {
+                        word.push(b'x');
+                        held = Some(high);
+                    }
+                    Some(top) => {
+                        let low = rest.next()?;
+                        match hex(low) {
+                            Some(low) => word.push(top << 4 | low),
+                            None => {
+                                word.extend([b'x', high]);
+                                held = Some(low);
+                            }
+                        }
+                    }
+                }
+            }
+            other => word.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(bytes: &[u8]) -> (Parsed, Vec<&[u8]>) {
+        let mut arguments = Vec::new();
+        let parsed = parse(bytes, true, &mut arguments);
+        (parsed, arguments)
+    }
+
+    fn encoded(arguments: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
+        for argument in arguments {
+            bytes.extend(format!("${}\r\n", argument.len()).bytes());
+            bytes.extend_from_slice(argument);
+            bytes.extend(b"\r\n");
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_is_whole_with_its_last_byte_and_never_needs_more_than_it_has(
+            arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
+            rest: Vec<u8>,
+        ) {
+            let bytes = encoded(&arguments);
+            for end in 0..bytes.len() {
+                let Parsed::Incomplete { needed } = parsed(&bytes[..end]).0 else {
+                    return Err(TestCaseError::fail("it is not whole"));
+                };
+                prop_assert!(needed > end && needed <= bytes.len());
+            }
+            let all = [&bytes[..], &rest].concat();
+            let (request, found) = parsed(&all);
+            prop_assert_eq!(request, Parsed::Request { consumed: bytes.len() });
+            prop_assert_eq!(found, arguments.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn no_bytes_make_the_parser_panic(bytes: Vec<u8>, known: bool) {
+            for prefix in [&b""[..], b"*2\r\n$", b"*1\r\n$5\r\n", b"\""] {
+                let bytes = [prefix, &bytes].concat();
+                let consumed = match parse(&bytes, known, &mut Vec::new()) {
+                    Parsed::Request { consumed } | Parsed::Inline { consumed, .. } => consumed,
+                    Parsed::Incomplete { needed } => {
+                        prop_assert!(needed > bytes.len());
+                        continue;
+                    }
+                    Parsed::Wrong(_) | Parsed::NoBulk(_) => continue,
+                };
+                prop_assert!(consumed > 0 && consumed <= bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_that_lie_are_refused_in_the_words_of_redis() {
+        for (bytes, error) in [
+            (&b"*x\r\n"[..], "invalid multibulk length"),
+            (b"*1048577\r\n", "invalid multibulk length"),
+            (b"*1\r\n$-1\r\n", "invalid bulk length"),
+            (b"*1\r\n$536870913\r\n", "invalid bulk length"),
+            (b"*1\r\n$+1\r\n", "invalid bulk length"),
+            (b"*1\r\n$99999999999999999999\r\n", "invalid bulk length"),
+        ] {
+            assert_eq!(parsed(bytes).0, Parsed::Wrong(error));
+        }
+        assert_eq!(parsed(b"*1\r\n*1\r\n").0, Parsed::NoBulk(b'*'));
+        let long = vec![b'1'; LINE_BYTES_MAX];
+        let too_long = |first: &[u8]| parsed(&[first, &long].concat()).0;
+        assert_eq!(too_long(b"*"), Parsed::Wrong("too big mbulk count string"));
+        assert_eq!(too_long(b"*1\r\n$"), Parsed::Wrong("too big bulk count string"));
+        assert_eq!(too_long(b"x"), Parsed::Wrong("too big inline request"));
+        let stranger = |bytes: &'static [u8]| parse(bytes, false, &mut Vec::new());
+        assert_eq!(stranger(b"*11\r\n"), Parsed::Wrong("unauthenticated multibulk length"));
+        assert_eq!(stranger(b"*1\r\n$16385\r\n"), Parsed::Wrong("unauthenticated bulk length"));
+    }
+
+    #[test]
+    fn a_line_is_words_in_quotes_or_not() {
+        for (line, words) in [
+            ("", vec![]),
+            ("  set  a b ", vec!["set", "a", "b"]),
+            (r#"set "a b" 'c\'d'"#, vec!["set", "a b", "c'd"]),
+            (r#"x "\x41\n\"\\\q\x4z""#, vec!["x", "A\n\"\\qx4z"]),
+            (r#"a"b c""#, vec!["ab c"]),
+        ] {
+            let bytes = format!("{line}\r\n").into_bytes();
+            let Parsed::Inline { arguments, consumed } = parsed(&bytes).0 else { panic!("{line}") };
+            assert_eq!(consumed, bytes.len());
+            assert_eq!(arguments, words.iter().map(|w| w.as_bytes().to_vec()).collect::<Vec<_>>());
+        }
+        for line in ["\"a", "'a", "\"a\"b", "\"a\\"] {
+            let bytes = format!("{line}\n").into_bytes();
+            assert_eq!(parsed(&bytes).0, Parsed::Wrong("unbalanced quotes in request"), "{line}");
+        }
+    }
+}

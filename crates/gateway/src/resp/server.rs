@@ -1,0 +1,135 @@
+//! Commands about the gateway.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::connection::subcommand;
+use super::options::{SYNTAX, is, number};
+use super::reply::Reply;
+use super::{glob, info};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::store::Store;
+
+pub(super) async fn execute(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    command: &'static str,
+    request: &[&[u8]],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    match command {
+        "time" => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            reply.array(2);
+            reply.bulk(now.as_secs().to_string().as_bytes());
+            reply.bulk(now.subsec_micros().to_string().as_bytes());
+        }
+        "info" => {
+            let text = info::text(cx, &request[1..])?;
+            reply.verbatim(&text);
+        }
+        "config" => config(cx, request, reply)?,
+        "memory" => memory(store, request, reply).await?,
+        other => unreachable!("{other} is a command about the gateway"),
+    }
+    Ok(())
+}
+
+/// What clients ask of the configuration.
+fn parameters(cx: &Context<'_>) -> Vec<(&'static str, String)> {
+    let info = cx.shared.cluster.info();
+    let table = info.tables.iter().find(|table| table.name == cx.shared.table);
+    let bytes = table.map_or(0, |table| table.index_bytes + table.data_bytes);
+    let evicts = table.is_some_and(|table| table.evicts);
+    let text = str::to_owned;
+    vec![
+        ("appendonly", text("no")),
+        ("databases", text("1")),
+        ("maxclients", crate::limits::CLIENTS_MAX.to_string()),
+        ("maxmemory", bytes.to_string()),
+        ("maxmemory-policy", text(if evicts { "allkeys-lfu" } else { "noeviction" })),
+        ("proto-max-bulk-len", crate::limits::ARGUMENT_BYTES_MAX.to_string()),
+        ("save", text("")),
+        ("timeout", text("0")),
+    ]
+}
+
+fn config(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
+    match (subcommand(request).as_str(), &request[2..]) {
+        ("get", patterns @ [_, ..]) => {
+            let matches = |name: &str| {
+                let is_match = |p: &&[u8]| glob::matches(&p.to_ascii_lowercase(), name.as_bytes());
+                patterns.iter().any(is_match)
+            };
+            let mut found = parameters(cx);
+            found.retain(|(name, _)| matches(name));
+            reply.map(found.len());
+            for (name, value) in found {
+                reply.bulk(name.as_bytes());
+                reply.bulk(value.as_bytes());
+            }
+        }
+        ("set", pairs @ [_, _, ..]) if pairs.len() % 2 == 0 => {
+            let known = parameters(cx);
+            for pair in pairs.chunks_exact(2) {
+                let asked = String::from_utf8_lossy(pair[0]).to_ascii_lowercase();
+                let Some((_, value)) = known.iter().find(|(name, _)| *name == asked) else {
+                    let asked = String::from_utf8_lossy(pair[0]);
+                    return Err(format!(
+                        "ERR Unknown option or number of arguments for CONFIG SET - '{asked}'"
+                    )
+                    .into());
+                };
+                // To set what is there already is no change.
+                if value.as_bytes() != pair[1] {
+                    return Err(format!(
+                        "ERR CONFIG SET failed (possibly related to argument '{asked}') - can't set \
+                         immutable config"
+                    )
+                    .into());
+                }
+            }
+            reply.ok();
+        }
+        ("resetstat", []) => {
+            cx.shared.threads.iter().for_each(|thread| thread.figures.reset());
+            reply.ok();
+        }
+        ("rewrite", []) => return Err("ERR The server is running without a config file".into()),
+        (asked @ ("get" | "set" | "resetstat" | "rewrite"), _) => {
+            return Err(
+                format!("ERR wrong number of arguments for 'config|{asked}' command").into()
+            );
+        }
+        _ => {
+            let asked = String::from_utf8_lossy(request[1]);
+            return Err(format!("ERR unknown subcommand '{asked}'. Try CONFIG HELP.").into());
+        }
+    }
+    Ok(())
+}
+
+async fn memory(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
+    match (subcommand(request).as_str(), &request[2..]) {
+        ("usage", [key, samples @ ..]) => {
+            match samples {
+                [] => (),
+                [word, count] if is(word, "samples") => _ = number(count)?,
+                _ => return Err(SYNTAX.into()),
+            }
+            match store.get(key).await? {
+                // An index slot, the entry's header, key and bytes.
+                Some(item) => reply.integer((8 + 16 + key.len() + item.data().len()) as i64),
+                None => reply.null(),
+            }
+        }
+        ("usage", []) => {
+            return Err("ERR wrong number of arguments for 'memory|usage' command".into());
+        }
+        _ => {
+            let asked = String::from_utf8_lossy(request[1]);
+            return Err(format!("ERR unknown subcommand '{asked}'. Try MEMORY HELP.").into());
+        }
+    }
+    Ok(())
+}

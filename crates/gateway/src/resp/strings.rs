@@ -1,0 +1,383 @@
+//! Strings.
+
+use std::time::SystemTime;
+
+use super::options::{SYNTAX, Unit, is, number};
+use super::reply::Reply;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::figures::add;
+use crate::item::{self, Traits};
+use crate::store::{Change, Expires, Item, Store};
+
+pub(super) async fn execute(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    command: &'static str,
+    request: &[&[u8]],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    let key = request[1];
+    match command {
+        "get" => get(cx, store, key, reply).await?,
+        "set" => set(cx, store, request, reply).await?,
+        "setnx" => {
+            let options = SetOptions { only: Some(Only::Absent), ..SetOptions::default() };
+            let done = put(store, key, request[2], options).await?.0;
+            reply.integer(done.into());
+        }
+        "setex" | "psetex" => {
+            let unit = Unit { is_seconds: command == "setex", is_from_now: true };
+            let expires = unit.expiry(request[2], command)?;
+            store.put(key, request[3], Traits::default(), expires).await?;
+            reply.ok();
+        }
+        "getset" => {
+            let before = put(store, key, request[2], SetOptions::returning()).await?.1;
+            reply.value(before.as_ref().map(Item::data));
+        }
+        "getdel" => {
+            let delete = |item: Option<&Item>| Ok((Change::Delete, item.cloned()));
+            let item = store.update(key, delete).await?.0;
+            count_hit(cx, item.is_some());
+            reply.value(item.as_ref().map(Item::data));
+        }
+        "getex" => getex(cx, store, request, reply).await?,
+        "mget" => {
+            reply.array(request.len() - 1);
+            match store.is_draft() {
+                true => {
+                    for key in &request[1..] {
+                        get(cx, store, key, reply).await?;
+                    }
+                }
+                false => {
+                    _ = get_each(cx, store, &request[1..], reply.resp, reply.bytes).await?;
+                }
+            }
+        }
+        "mset" => mset(store, request, reply).await?,
+        "msetnx" => msetnx(store, request, reply).await?,
+        "strlen" => {
+            let item = store.get(key).await?;
+            reply.integer(item.map_or(0, |item| item.data().len() as i64));
+        }
+        "append" => {
+            let append = |item: Option<&Item>| {
+                let data = [item.map_or(&[][..], Item::data), request[2]].concat();
+                let len = data.len();
+                Ok((Change::bytes(item, data), len))
+            };
+            reply.integer(store.update(key, append).await?.0 as i64);
+        }
+        "getrange" | "substr" => {
+            let (first, last) = (number(request[2])?, number(request[3])?);
+            let item = store.get(key).await?;
+            let data = item.as_ref().map_or(&[][..], Item::data);
+            reply.bulk(range(data.len(), first, last).map_or(&[], |range| &data[range]));
+        }
+        "setrange" => set_range(cx, store, request, reply).await?,
+        other => unreachable!("{other} is a command on strings"),
+    }
+    Ok(())
+}
+
+fn count_hit(cx: &Context<'_>, hits: bool) {
+    let counters = &cx.figures().counters;
+    add(if hits { &counters.hits } else { &counters.misses }, 1);
+}
+
+pub(super) async fn get(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    key: &[u8],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    let item = store.get(key).await?;
+    count_hit(cx, item.is_some());
+    reply.value(item.as_ref().map(Item::data));
+    Ok(())
+}
+
+/// Answers a GET of each key, in order, of which many are under way at a time. Returns the bytes of
+/// the answers. If it fails, there is no answer.
+pub(super) async fn get_each(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    keys: &[&[u8]],
+    resp: u8,
+    output: &mut Vec<u8>,
+) -> Result<usize, Failure> {
+    let start = output.len();
+    // Values come in any order. Those that come in order, which is most, are written at once.
+    let mut early: Vec<(usize, Vec<u8>)> = Vec::new();
+    let (mut next, mut hits) = (0, 0);
+    let done = store.table().asynch().get_each(keys, |number, value| {
+        hits += u64::from(value.is_some());
+        if number == next {
+            Reply { bytes: output, resp }.value(value.as_deref().map(|value| item::split(value).1));
+            next += 1;
+        } else {
+            let mut bytes = Vec::new();
+            Reply { bytes: &mut bytes, resp }.value(value.as_deref().map(|v| item::split(v).1));
+            early.push((number, bytes));
+        }
+        while let Some(at) = early.iter().position(|(number, _)| *number == next) {
+            output.extend_from_slice(&early.swap_remove(at).1);
+            next += 1;
+        }
+    });
+    if let Err(error) = done.await {
+        output.truncate(start);
+        return Err(error.into());
+    }
+    assert_eq!(next, keys.len(), "each key has its answer");
+    add(&cx.figures().counters.hits, hits);
+    add(&cx.figures().counters.misses, keys.len() as u64 - hits);
+    Ok(output.len() - start)
+}
+
+/// On what condition a SET is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Only {
+    Absent,
+    Present,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SetOptions {
+    only: Option<Only>,
+    returns: bool,
+    keeps_ttl: bool,
+    expires: Option<Expires>,
+}
+
+impl SetOptions {
+    fn returning() -> Self {
+        Self { returns: true, ..Self::default() }
+    }
+
+    fn parse(arguments: &[&[u8]]) -> Result<Self, Failure> {
+        let mut options = Self::default();
+        let mut rest = arguments.iter();
+        while let Some(option) = rest.next() {
+            let has_time = options.keeps_ttl || options.expires.is_some();
+            match *option {
+                o if is(o, "nx") && options.only.is_none() => options.only = Some(Only::Absent),
+                o if is(o, "xx") && options.only.is_none() => options.only = Some(Only::Present),
+                o if is(o, "get") => options.returns = true,
+                o if is(o, "keepttl") && !has_time => options.keeps_ttl = true,
+                o => {
+                    let unit = Unit::of(o).filter(|_| !has_time);
+                    let (Some(unit), Some(time)) = (unit, rest.next()) else {
+                        return Err(SYNTAX.into());
+                    };
+                    options.expires = Some(unit.expiry(time, "set")?);
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+async fn set(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    request: &[&[u8]],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    let options = SetOptions::parse(&request[3..])?;
+    add(&cx.figures().counters.sets, 1);
+    let (done, before) = put(store, request[1], request[2], options).await?;
+    match (options.returns, done) {
+        (true, _) => reply.value(before.as_ref().map(Item::data)),
+        (false, true) => reply.ok(),
+        (false, false) => reply.null(),
+    }
+    Ok(())
+}
+
+/// Returns whether it was done, and the item before if the options want it.
+async fn put(
+    store: Store<'_>,
+    key: &[u8],
+    value: &[u8],
+    options: SetOptions,
+) -> Result<(bool, Option<Item>), Failure> {
+    let expires = options.expires.unwrap_or(Expires::Never);
+    if options == (SetOptions { expires: options.expires, ..SetOptions::default() }) {
+        store.put(key, value, Traits::default(), expires).await?;
+        return Ok((true, None));
+    }
+    let put = |item: Option<&Item>| {
+        let before = item.filter(|_| options.returns).cloned();
+        let is_wanted = match options.only {
+            None => true,
+            Some(Only::Absent) => item.is_none(),
+            Some(Only::Present) => item.is_some(),
+        };
+        if !is_wanted {
+            return Ok((Change::Keep, (false, before)));
+        }
+        let kept = item.filter(|_| options.keeps_ttl).and_then(|item| item.expires_at);
+        let expires = if options.keeps_ttl { kept.into() } else { expires };
+        let change = Change::Put { data: value.to_vec(), traits: Traits::default(), expires };
+        Ok((change, (true, before)))
+    };
+    Ok(store.update(key, put).await?.0)
+}
+
+async fn getex(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    request: &[&[u8]],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    let expires = match &request[2..] {
+        [] => return get(cx, store, request[1], reply).await,
+        [persist] if is(persist, "persist") => Expires::Never,
+        [unit, time] => Unit::of(unit).ok_or(SYNTAX)?.expiry(time, "getex")?,
+        _ => return Err(SYNTAX.into()),
+    };
+    let touch = |item: Option<&Item>| {
+        let Some(item) = item else { return Ok((Change::Keep, None)) };
+        let change = match (expires, item.expires_at) {
+            (Expires::Never, None) => Change::Keep,
+            (expires, _) => {
+                Change::Put { data: item.data().to_vec(), traits: item.traits, expires }
+            }
+        };
+        Ok((change, Some(item.clone())))
+    };
+    let item = store.update(request[1], touch).await?.0;
+    count_hit(cx, item.is_some());
+    reply.value(item.as_ref().map(Item::data));
+    Ok(())
+}
+
+/// A key and its value.
+type Pair<'a> = (&'a [u8], &'a [u8]);
+
+fn pairs<'a>(request: &[&'a [u8]]) -> Result<Vec<Pair<'a>>, Failure> {
+    let command = String::from_utf8_lossy(request[0]).to_ascii_lowercase();
+    let wrong = || format!("ERR wrong number of arguments for '{command}' command");
+    let pairs = request[1..].chunks(2);
+    let pairs = pairs.map(|pair| pair.get(1).map(|value| (pair[0], *value)));
+    pairs.collect::<Option<_>>().ok_or_else(|| wrong().into())
+}
+
+/// Not in one step: another client may see some of the values and not yet the others.
+async fn mset(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
+    let pairs = pairs(request)?;
+    let is_plain = pairs.iter().all(|(_, value)| item::header(Traits::default(), value).is_none());
+    if is_plain && !store.is_draft() {
+        store.table().asynch().put_many(&pairs).await?;
+    } else {
+        for (key, value) in pairs {
+            store.put(key, value, Traits::default(), Expires::Never).await?;
+        }
+    }
+    reply.ok();
+    Ok(())
+}
+
+async fn msetnx(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
+    let pairs = pairs(request)?;
+    let (key, value) = pairs[pairs.len() - 1];
+    if pairs.iter().any(|(other, _)| *other != key) {
+        return Err(
+            "ERR MSETNX of several keys cannot be done in one step by this gateway: use SET \
+                    with NX for each of them"
+                .into(),
+        );
+    }
+    let options = SetOptions { only: Some(Only::Absent), ..SetOptions::default() };
+    reply.integer(put(store, key, value, options).await?.0.into());
+    Ok(())
+}
+
+/// The part of a value from one byte to another, both of which may be counted from the end.
+pub(super) fn range(len: usize, first: i64, last: i64) -> Option<std::ops::Range<usize>> {
+    let len = len as i64;
+    if first < 0 && last < 0 && first > last {
+        return None;
+    }
+    let place = |at: i64| if at < 0 { (len + at).max(0) } else { at };
+    let (first, last) = (place(first), place(last).min(len - 1));
+    (first <= last).then(|| first as usize..last as usize + 1)
+}
+
+async fn set_range(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    request: &[&[u8]],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    let (offset, part) = (number(request[2])?, request[3]);
+    let Ok(offset) = usize::try_from(offset) else {
+        return Err("ERR offset is out of range".into());
+    };
+    let end = offset.saturating_add(part.len());
+    if !part.is_empty() && end as u64 > cx.shared.value_bytes_max {
+        return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
+    }
+    let set = |item: Option<&Item>| {
+        let mut data = item.map_or_else(Vec::new, |item| item.data().to_vec());
+        if part.is_empty() {
+            return Ok((Change::Keep, data.len()));
+        }
+        data.resize(data.len().max(end), 0);
+        data[offset..end].copy_from_slice(part);
+        let len = data.len();
+        Ok((Change::bytes(item, data), len))
+    };
+    reply.integer(store.update(request[1], set).await?.0 as i64);
+    Ok(())
+}
+
+/// How long an item lives on, in milliseconds, rounded as Redis does.
+pub(super) fn millis_left(at: SystemTime) -> i64 {
+    let left = at.duration_since(SystemTime::now()).unwrap_or_default();
+    left.as_millis() as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_counted_from_both_ends_as_redis_does() {
+        for (first, last, want) in [
+            (0, 3, "This"),
+            (-3, -1, "ing"),
+            (0, -1, "This is a string"),
+            (10, 100, "string"),
+            (5, 3, ""),
+            (-1, -3, ""),
+            (16, 20, ""),
+            (-100, 0, "T"),
+            (i64::MIN, i64::MAX, "This is a string"),
+        ] {
+            let text = "This is a string";
+            let part = range(text.len(), first, last).map_or("", |range| &text[range]);
+            assert_eq!(part, want, "{first} {last}");
+        }
+        assert_eq!(range(0, 0, -1), None);
+    }
+
+    #[test]
+    fn options_of_set_that_contradict_each_other_are_refused() {
+        let parse = |text: &str| {
+            let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
+            SetOptions::parse(&words)
+        };
+        for text in
+            ["nx xx", "ex 1 px 1", "ex", "keepttl ex 1", "ex 1 keepttl", "what", "ex 0", "px x"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        let options = parse("XX GET EX 10").unwrap();
+        assert_eq!((options.only, options.returns), (Some(Only::Present), true));
+        assert!(options.expires.is_some());
+    }
+}

@@ -1,0 +1,397 @@
+//! Items: what the commands of both protocols read and change.
+//!
+//! Every change of an item that depends on what it is now is one [`Store::update`]: read, decide,
+//! and put on the condition that the version is still the one that was read. So it is atomic, and
+//! linearized at the conditional PUT. A transaction on one key does its commands on a [`Draft`] of
+//! the item, and one conditional PUT stores all of them.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use loch::{Conditional, Expect, Expiry, PutOptions, ScanCursor, Table, Value, Version};
+
+use crate::failure::Failure;
+use crate::item::{self, Traits};
+use crate::limits::UPDATE_TIME;
+
+/// An item as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    bytes: Vec<u8>,
+    start: usize,
+    pub traits: Traits,
+    pub expires_at: Option<SystemTime>,
+    /// 0 in a transaction that has changed the item.
+    pub version: Version,
+}
+
+impl Item {
+    fn of(value: Value) -> Self {
+        let (expires_at, version) = (value.expires_at(), value.version());
+        let bytes = value.into_vec();
+        let (traits, data) = item::split(&bytes);
+        let start = bytes.len() - data.len();
+        Self { bytes, start, traits, expires_at, version }
+    }
+
+    /// An item that is about to be put.
+    pub fn new(bytes: Vec<u8>, traits: Traits, expires: Expires) -> Self {
+        let (expires_at, version) = (expires.time(), Version::from_u64(0));
+        Self { bytes, start: 0, traits, expires_at, version }
+    }
+
+    /// The bytes that a client has put.
+    pub fn data(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// The bytes that a client has put, for itself.
+    pub fn into_data(mut self) -> Vec<u8> {
+        self.bytes.drain(..self.start);
+        self.bytes
+    }
+
+    /// What memcached calls the item's CAS unique.
+    pub fn cas(&self) -> u64 {
+        self.traits.cas.unwrap_or(self.version.as_u64())
+    }
+
+    /// How long the item lives on.
+    pub fn ttl(&self) -> Option<Duration> {
+        Some(self.expires_at?.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+}
+
+/// When an item expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expires {
+    Never,
+    At(SystemTime),
+}
+
+impl Expires {
+    /// As long from now on.
+    pub fn after(time: Duration) -> Self {
+        SystemTime::now().checked_add(time).map_or(Self::Never, Self::At)
+    }
+
+    fn options(self) -> PutOptions {
+        PutOptions { expiry: self.time().map_or(Expiry::Never, Expiry::At) }
+    }
+
+    pub fn has_passed(self) -> bool {
+        matches!(self, Self::At(at) if at <= SystemTime::now())
+    }
+
+    pub fn time(self) -> Option<SystemTime> {
+        match self {
+            Self::Never => None,
+            Self::At(at) => Some(at),
+        }
+    }
+}
+
+impl From<Option<SystemTime>> for Expires {
+    fn from(at: Option<SystemTime>) -> Self {
+        at.map_or(Self::Never, Self::At)
+    }
+}
+
+/// What an update makes of an item.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// Nothing.
+    Keep,
+    Put {
+        data: Vec<u8>,
+        traits: Traits,
+        expires: Expires,
+    },
+    Delete,
+}
+
+impl Change {
+    /// Other bytes, and everything else as it was; of a new item, nothing else.
+    pub fn bytes(item: Option<&Item>, data: Vec<u8>) -> Self {
+        let traits = item.map(|item| Traits { cas: None, ..item.traits }).unwrap_or_default();
+        let expires = item.and_then(|item| item.expires_at).into();
+        Self::Put { data, traits, expires }
+    }
+}
+
+/// The items of a table, or of a transaction.
+#[derive(Clone, Copy)]
+pub(crate) struct Store<'t> {
+    table: &'t Table,
+    draft: Option<&'t RefCell<Draft>>,
+}
+
+/// An item that a transaction works on.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    key: Vec<u8>,
+    item: Option<Item>,
+    /// The version that was read.
+    base: Option<Version>,
+    has_changed: bool,
+}
+
+impl Draft {
+    pub fn base(&self) -> Option<Version> {
+        self.base
+    }
+}
+
+impl<'t> Store<'t> {
+    pub fn new(table: &'t Table) -> Self {
+        Self { table, draft: None }
+    }
+
+    pub fn table(self) -> &'t Table {
+        self.table
+    }
+
+    /// Whether commands read and change a draft.
+    pub fn is_draft(self) -> bool {
+        self.draft.is_some()
+    }
+
+    /// The item as it is now, to work on.
+    pub async fn draft(self, key: &[u8]) -> Result<Draft, Failure> {
+        let item = self.get(key).await?;
+        let base = item.as_ref().map(|item| item.version);
+        Ok(Draft { key: key.to_vec(), item, base, has_changed: false })
+    }
+
+    /// The store of a transaction.
+    pub fn on<'a>(self, draft: &'a RefCell<Draft>) -> Store<'a>
+    where
+        't: 'a,
+    {
+        Store { table: self.table, draft: Some(draft) }
+    }
+
+    /// Stores what was made of an item, if nobody has changed it meanwhile. Returns whether it did.
+    pub async fn commit(self, draft: Draft) -> Result<bool, Failure> {
+        if !draft.has_changed {
+            // Nothing was changed: it is as if the transaction had happened when it read.
+            return Ok(true);
+        }
+        let change = match draft.item {
+            None => Change::Delete,
+            Some(item) => {
+                let (traits, expires) = (item.traits, item.expires_at.into());
+                Change::Put { data: item.into_data(), traits, expires }
+            }
+        };
+        Ok(self.apply(&draft.key, draft.base, change).await?.is_some())
+    }
+
+    pub async fn get(self, key: &[u8]) -> Result<Option<Item>, Failure> {
+        if let Some(draft) = self.draft {
+            let draft = draft.borrow();
+            assert_eq!(draft.key, key, "a transaction on one key names that key alone");
+            return Ok(draft.item.clone());
+        }
+        Ok(self.table.asynch().get(key).await?.map(Item::of))
+    }
+
+    pub async fn contains(self, key: &[u8]) -> Result<bool, Failure> {
+        match self.draft {
+            Some(_) => Ok(self.get(key).await?.is_some()),
+            None => Ok(self.table.asynch().contains(key).await?),
+        }
+    }
+
+    /// Puts an item whatever there is.
+    pub async fn put(
+        self,
+        key: &[u8],
+        data: &[u8],
+        traits: Traits,
+        expires: Expires,
+    ) -> Result<Version, Failure> {
+        if self.draft.is_some() {
+            let change = || Change::Put { data: data.to_vec(), traits, expires };
+            self.update(key, |_| Ok((change(), ()))).await?;
+            return Ok(Version::from_u64(0));
+        }
+        let table = self.table.asynch();
+        Ok(match item::header(traits, data) {
+            None => table.put_with(key, data, expires.options()).await?,
+            Some(header) => {
+                table.put_with(key, &[&header[..], data].concat(), expires.options()).await?
+            }
+        })
+    }
+
+    /// Deletes an item. Returns whether there was one.
+    pub async fn delete(self, key: &[u8]) -> Result<bool, Failure> {
+        match self.draft {
+            Some(_) => {
+                let delete = |item: Option<&Item>| Ok((Change::Delete, item.is_some()));
+                Ok(self.update(key, delete).await?.0)
+            }
+            None => Ok(self.table.asynch().delete(key).await?),
+        }
+    }
+
+    /// Changes an item to what `decide` makes of it. Returns what `decide` said, and the version of
+    /// the item after it.
+    ///
+    /// `decide` is called again if somebody has changed the item meanwhile.
+    pub async fn update<T>(
+        self,
+        key: &[u8],
+        mut decide: impl FnMut(Option<&Item>) -> Result<(Change, T), Failure>,
+    ) -> Result<(T, Option<Version>), Failure> {
+        if let Some(draft) = self.draft {
+            let mut draft = draft.borrow_mut();
+            assert_eq!(draft.key, key, "a transaction on one key names that key alone");
+            let (change, said) = decide(draft.item.as_ref())?;
+            draft.apply(change);
+            return Ok((said, draft.item.as_ref().map(|item| item.version)));
+        }
+        let mut until = None;
+        loop {
+            let item = self.get(key).await?;
+            let base = item.as_ref().map(|item| item.version);
+            let (change, said) = decide(item.as_ref())?;
+            if let Some(version) = self.apply(key, base, change).await? {
+                return Ok((said, version));
+            }
+            let until = until.get_or_insert_with(|| Instant::now() + UPDATE_TIME);
+            if Instant::now() > *until {
+                return Err(Failure::Busy);
+            }
+        }
+    }
+
+    /// Deletes all keys that were there when it began.
+    pub async fn flush(self) -> Result<(), Failure> {
+        let mut cursor = Some(ScanCursor::default());
+        while let Some(from) = cursor {
+            let page = self.table.asynch().scan_page(&from, b"").await?;
+            let keys: Vec<&[u8]> = page.keys.iter().map(|found| found.key.as_slice()).collect();
+            self.table.asynch().delete_many(&keys).await?;
+            cursor = page.next;
+        }
+        Ok(())
+    }
+
+    /// Does a change if the version is as expected. Returns the version after it, if it did.
+    async fn apply(
+        self,
+        key: &[u8],
+        base: Option<Version>,
+        change: Change,
+    ) -> Result<Option<Option<Version>>, Failure> {
+        let expect = base.map_or(Expect::Absent, Expect::Version);
+        let is_delete = matches!(change, Change::Delete);
+        let (value, options) = match change {
+            Change::Keep => return Ok(Some(base)),
+            Change::Delete if base.is_none() => return Ok(Some(None)),
+            // What has expired as soon as it is put is a DELETE with a condition.
+            Change::Delete => (Vec::new(), Expires::At(UNIX_EPOCH).options()),
+            Change::Put { data, traits, expires } => {
+                let value = match item::header(traits, &data) {
+                    None => data,
+                    Some(header) => [&header[..], &data[..]].concat(),
+                };
+                (value, expires.options())
+            }
+        };
+        match self.table.asynch().put_if(key, &value, expect, options).await? {
+            Conditional::Done(version) => Ok(Some((!is_delete).then_some(version))),
+            Conditional::Refused(_) => Ok(None),
+        }
+    }
+}
+
+impl Draft {
+    fn apply(&mut self, change: Change) {
+        let item = match change {
+            Change::Keep => return,
+            Change::Put { expires, .. } if expires.has_passed() => None,
+            Change::Delete => None,
+            Change::Put { data, traits, expires } => Some(Item::new(data, traits, expires)),
+        };
+        (self.item, self.has_changed) = (item, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loch::lanes::block_on;
+    use loch::{Cluster, EmbeddedConfig};
+
+    use super::*;
+
+    fn table() -> (Cluster, Table) {
+        let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+        let table = cluster.table("default").unwrap();
+        (cluster, table)
+    }
+
+    #[test]
+    fn an_update_that_finds_another_version_decides_again() {
+        let (_cluster, table) = table();
+        table.put(b"k", b"1").unwrap();
+        let mut seen = Vec::new();
+        let store = Store::new(&table);
+        let update = store.update(b"k", |item| {
+            let item = item.expect("it is there");
+            seen.push(item.data().to_vec());
+            if seen.len() == 1 {
+                table.put(b"k", b"2").unwrap();
+            }
+            Ok((Change::bytes(Some(item), [item.data(), b"+"].concat()), ()))
+        });
+        let (_, version) = block_on(update).unwrap();
+        assert_eq!(seen, [b"1", b"2"]);
+        let value = table.get(b"k").unwrap().unwrap();
+        assert_eq!((&value[..], Some(value.version())), (&b"2+"[..], version));
+    }
+
+    #[test]
+    fn an_item_that_an_update_deletes_is_gone_and_only_if_nobody_has_changed_it() {
+        let (_cluster, table) = table();
+        table.put(b"k", b"1").unwrap();
+        let store = Store::new(&table);
+        let mut first = true;
+        let delete = store.update(b"k", |item| {
+            let data = item.expect("it is there").data().to_vec();
+            if std::mem::take(&mut first) {
+                table.put(b"k", b"2").unwrap();
+            }
+            Ok((Change::Delete, data))
+        });
+        let (deleted, version) = block_on(delete).unwrap();
+        assert_eq!((deleted, version), (b"2".to_vec(), None));
+        assert!(table.get(b"k").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_draft_is_stored_whole_or_not_at_all() {
+        let (_cluster, table) = table();
+        let store = Store::new(&table);
+        let work = |draft| {
+            let draft = RefCell::new(draft);
+            let on = store.on(&draft);
+            block_on(on.put(b"k", b"a", Traits::default(), Expires::Never)).unwrap();
+            let more = |item: Option<&Item>| {
+                Ok((Change::bytes(item, [item.unwrap().data(), b"b"].concat()), ()))
+            };
+            block_on(on.update(b"k", more)).unwrap();
+            draft.into_inner()
+        };
+        let draft = work(block_on(store.draft(b"k")).unwrap());
+        assert!(table.get(b"k").unwrap().is_none());
+        assert!(block_on(store.commit(draft)).unwrap());
+        assert_eq!(&table.get(b"k").unwrap().unwrap()[..], b"ab");
+        let draft = work(block_on(store.draft(b"k")).unwrap());
+        table.put(b"k", b"other").unwrap();
+        assert!(!block_on(store.commit(draft)).unwrap());
+        assert_eq!(&table.get(b"k").unwrap().unwrap()[..], b"other");
+    }
+}

@@ -1,0 +1,140 @@
+//! Listeners and connections of both kinds.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use crate::address::Address;
+use crate::error::Error;
+
+/// A client that says nothing for so long is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(300);
+
+/// A socket that clients connect to.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    /// The file is removed with the listener.
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    pub fn at(address: &Address) -> Result<Self, Error> {
+        let listen = |cause| Error::Listen { address: address.clone(), cause };
+        let listener = match address {
+            Address::Tcp(address) => TcpListener::bind(address).map(Self::Tcp),
+            Address::Unix(path) => listen_at(path).map(|made| Self::Unix(made, path.clone())),
+        };
+        let listener = listener.map_err(listen)?;
+        match &listener {
+            Self::Tcp(tcp) => tcp.set_nonblocking(true),
+            Self::Unix(unix, _) => unix.set_nonblocking(true),
+        }
+        .map_err(listen)?;
+        Ok(listener)
+    }
+
+    /// The address, with the port that the system has chosen for port 0.
+    pub fn address(&self) -> Address {
+        match self {
+            Self::Tcp(tcp) => {
+                Address::Tcp(tcp.local_addr().expect("a listener is bound to an address"))
+            }
+            Self::Unix(_, path) => Address::Unix(path.clone()),
+        }
+    }
+
+    /// The next connection, and the address of its client.
+    pub fn accept(&self) -> io::Result<(Stream, String)> {
+        match self {
+            Self::Tcp(tcp) => {
+                let (stream, address) = tcp.accept()?;
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                sockopt::set_socket_keepalive(&stream, true)?;
+                sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
+                Ok((Stream::Tcp(stream), address.to_string()))
+            }
+            Self::Unix(unix, path) => {
+                let (stream, _) = unix.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok((Stream::Unix(stream), format!("{}:0", path.display())))
+            }
+        }
+    }
+}
+
+/// Makes a socket for this user alone. A file that a gateway has left behind gives way, and
+/// nothing else does.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    use std::os::unix::fs::PermissionsExt;
+    let is_socket = path.symlink_metadata().is_ok_and(|data| data.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path)?;
+    }
+    let made = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
+    Ok(made)
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            // If it cannot be removed, the next gateway does it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Unix(unix, _) => unix.as_fd(),
+        }
+    }
+}
+
+/// A connection; it never waits.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Unix(unix) => unix.as_fd(),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.read(into),
+            Self::Unix(unix) => unix.read(into),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.write(bytes),
+            Self::Unix(unix) => unix.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

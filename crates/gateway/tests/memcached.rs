@@ -1,0 +1,144 @@
+//! The same requests to the gateway and to a real memcached, whose answers have to be the same,
+//! byte by byte, except for CAS uniques.
+
+mod support;
+
+use support::{Reference, differ};
+
+/// A request a line; `\n` stands for the end of a line in it.
+const SCENARIO: &str = include_str!("memcached.txt");
+
+fn requests() -> Vec<(String, Vec<u8>)> {
+    let lines = SCENARIO.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| (line.to_owned(), format!("{}\r\n", line.replace("\\n", "\r\n")).into_bytes()))
+        .collect()
+}
+
+/// CAS uniques are any numbers.
+fn without_cas(answer: &[u8]) -> Vec<u8> {
+    let text = support::text(answer);
+    let word = |word: &str| {
+        let digits = word.strip_prefix('c').filter(|digits| !digits.is_empty());
+        let is_cas = digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_cas { "c#".to_owned() } else { word.to_owned() }
+    };
+    let line = |line: &str| {
+        let mut words: Vec<String> = line.split(' ').map(word).collect();
+        if words[0] == "VALUE" && words.len() == 5 {
+            words[4] = "#".to_owned();
+        }
+        words.join(" ")
+    };
+    text.split("\r\n").map(line).collect::<Vec<_>>().join("\r\n").into_bytes()
+}
+
+#[test]
+fn answers_are_those_of_memcached() {
+    let Some(memcached) = Reference::memcached() else { return };
+    let gateway = support::gateway();
+    let (mut ours, mut theirs) = (gateway.memcached(), memcached.connect());
+    let mut differences = Vec::new();
+    for (line, request) in requests() {
+        let answers =
+            [&mut ours, &mut theirs].map(|client| without_cas(&client.memcached_answer(&request)));
+        differences.extend(differ(&line, &answers[0], &answers[1]));
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn a_pipeline_has_the_answers_of_its_requests_wherever_it_is_split() {
+    let gateway = support::gateway();
+    let requests = requests();
+    let one_by_one: Vec<u8> = {
+        let mut client = gateway.memcached();
+        client.memcached_answer(b"flush_all\r\n");
+        requests.iter().flat_map(|(_, request)| client.memcached_answer(request)).collect()
+    };
+    let bytes: Vec<u8> = requests.iter().flat_map(|(_, request)| request.clone()).collect();
+    for size in [bytes.len(), 1, 7, 100, 1000] {
+        let mut client = gateway.memcached();
+        client.memcached_answer(b"flush_all\r\n");
+        let (last, parts) = bytes.split_at(bytes.len() - bytes.len().min(1));
+        last.chunks(size).for_each(|part| client.send(part));
+        let answer = client.memcached_answer(parts);
+        let (ours, theirs) = (without_cas(&answer), without_cas(&one_by_one));
+        let (ours, theirs) = (support::text(&ours), support::text(&theirs));
+        let differ = ours.lines().zip(theirs.lines()).enumerate().find(|(_, (a, b))| a != b);
+        assert_eq!((ours.len(), differ), (theirs.len(), None), "in parts of {size} bytes");
+    }
+}
+
+#[test]
+fn cas_changes_what_nobody_has_changed() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    let mut ask = |request: &str| support::text(&client.memcached_answer(request.as_bytes()));
+    assert_eq!(ask("set k 5 0 1\r\na\r\n"), "STORED\r\n");
+    let answer = ask("gets k\r\n");
+    let unique = answer.lines().next().unwrap().rsplit(' ').next().unwrap().to_owned();
+    assert_eq!(ask(&format!("cas k 5 0 1 {unique}\r\nb\r\n")), "STORED\r\n");
+    assert_eq!(ask(&format!("cas k 5 0 1 {unique}\r\nc\r\n")), "EXISTS\r\n");
+    assert_eq!(ask("get k\r\n"), "VALUE k 5 1\r\nb\r\nEND\r\n");
+    // A unique that the client has chosen.
+    assert_eq!(ask("ms k 1 E77\r\nd\r\n"), "HD\r\n");
+    assert_eq!(ask("mg k c v\r\n"), "VA 1 c77\r\nd\r\n");
+    assert_eq!(ask("ms k 1 C76\r\ne\r\n"), "EX\r\n");
+    assert_eq!(ask("cas k 5 0 1 77\r\ne\r\n"), "STORED\r\n");
+    // A value of before is stale: the first who reads it is to renew it.
+    assert_eq!(ask("ms k 1 C1 I\r\nf\r\n"), "HD\r\n");
+    assert!(ask("mg k v c\r\n").contains(" X W\r\nf\r\n"));
+    assert!(ask("mg k v\r\n").contains(" Z X\r\nf\r\n"));
+}
+
+#[test]
+fn a_value_that_is_too_long_is_passed_over_and_the_connection_goes_on() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    client.memcached_answer(b"set k 0 0 1\r\na\r\n");
+    let len = 65 << 20;
+    client.send(format!("set k 0 0 {len}\r\n").as_bytes());
+    client.send(&vec![b'x'; len]);
+    let answer = client.memcached_answer(b"\r\nget k\r\n");
+    assert_eq!(support::text(&answer), "SERVER_ERROR object too large for cache\r\nEND\r\n");
+}
+
+#[test]
+fn without_the_password_there_is_nothing() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "secret\n").unwrap();
+    let config = loch_gateway::GatewayConfig {
+        password: Some(file.path().to_owned()),
+        ..loch_gateway::GatewayConfig::default()
+    };
+    let gateway = support::gateway_with(config);
+    let mut client = gateway.memcached();
+    for (request, answer) in [
+        ("get k\r\n", "CLIENT_ERROR unauthenticated\r\n"),
+        ("set auth 0 0 9\r\nuser what\r\n", "CLIENT_ERROR authentication failure\r\n"),
+        ("set auth 0 0 11\r\nuser secret\r\n", "STORED\r\n"),
+        ("set k 0 0 1\r\na\r\n", "STORED\r\n"),
+        ("get auth k\r\n", "VALUE k 0 1\r\na\r\nEND\r\n"),
+    ] {
+        client.send(request.as_bytes());
+        assert_eq!(support::text(&client.exactly(answer.len())), answer, "{request}");
+    }
+    let mut client = gateway.resp();
+    for (request, answer) in [
+        ("GET k", "-NOAUTH Authentication required."),
+        ("HELLO 3", "-NOAUTH HELLO must be called"),
+        ("AUTH what", "-WRONGPASS invalid"),
+        ("AUTH default what", "-WRONGPASS invalid"),
+        ("HELLO 2 AUTH default secret", "*14"),
+        ("GET k", "$1\r\na"),
+        ("RESET", "+RESET"),
+        ("GET k", "-NOAUTH"),
+        ("AUTH secret", "+OK"),
+        ("GET k", "$1\r\na"),
+    ] {
+        client.send(format!("{request}\r\n").as_bytes());
+        let said = support::text(&client.resp_answer());
+        assert!(said.starts_with(answer), "{request}: {said}");
+    }
+}

@@ -1,0 +1,186 @@
+//! A gateway and a real server, and clients that send bytes and read answers.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use loch::{Cluster, EmbeddedConfig};
+use loch_gateway::{Address, Gateway, GatewayConfig};
+use tempfile::TempDir;
+
+/// A client that has waited so long waits in vain.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gateway to nodes of this process, at unix sockets.
+pub struct Ours {
+    pub gateway: Option<Gateway>,
+    pub cluster: Cluster,
+    folder: TempDir,
+}
+
+pub fn gateway() -> Ours {
+    gateway_with(GatewayConfig { threads: 2, ..GatewayConfig::default() })
+}
+
+pub fn gateway_with(config: GatewayConfig) -> Ours {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+    let at = |name: &str| vec![Address::Unix(folder.path().join(name))];
+    let config = GatewayConfig { resp: at("resp"), memcached: at("memcached"), ..config };
+    let gateway = Some(Gateway::start(cluster.with_home(0).unwrap(), config).unwrap());
+    Ours { gateway, cluster, folder }
+}
+
+impl Ours {
+    pub fn resp(&self) -> Client {
+        Client::to(self.folder.path().join("resp"))
+    }
+
+    pub fn memcached(&self) -> Client {
+        Client::to(self.folder.path().join("memcached"))
+    }
+}
+
+/// A real server, which ends with this.
+pub struct Reference {
+    process: Child,
+    folder: TempDir,
+}
+
+impl Reference {
+    /// A Redis, if there is one. In CI there has to be one.
+    pub fn redis() -> Option<Self> {
+        let arguments = ["--port", "0", "--save", "", "--unixsocket"];
+        Self::start("redis-server", &arguments)
+    }
+
+    pub fn memcached() -> Option<Self> {
+        // memcached does not run as root unless it is told to.
+        Self::start("memcached", &["-u", "root", "-m", "64", "-s"])
+    }
+
+    fn start(program: &str, arguments: &[&str]) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let mut command = Command::new(program);
+        command.args(arguments).arg(&socket).current_dir(folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        match command.spawn() {
+            Err(error) if std::env::var_os("CI").is_none() => {
+                eprintln!("not compared with {program}, which is not installed: {error}");
+                None
+            }
+            process => {
+                let process = process.unwrap_or_else(|error| panic!("{program}: {error}"));
+                let server = Self { process, folder };
+                let until = Instant::now() + PATIENCE;
+                while UnixStream::connect(&socket).is_err() {
+                    assert!(Instant::now() < until, "{program} does not listen");
+                    std::thread::yield_now();
+                }
+                Some(server)
+            }
+        }
+    }
+
+    pub fn connect(&self) -> Client {
+        Client::to(self.folder.path().join("socket"))
+    }
+}
+
+impl Drop for Reference {
+    fn drop(&mut self) {
+        self.process.kill().expect("it is this process' child");
+        self.process.wait().expect("it was ended");
+    }
+}
+
+pub struct Client {
+    stream: UnixStream,
+    bytes: Vec<u8>,
+}
+
+impl Client {
+    fn to(path: PathBuf) -> Self {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, bytes: Vec::new() }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    fn read_more(&mut self) {
+        let mut buffer = vec![0; 64 << 10];
+        let count = self.stream.read(&mut buffer).unwrap();
+        assert!(count > 0, "the connection has ended after {:?}", text(&self.bytes));
+        self.bytes.extend_from_slice(&buffer[..count]);
+    }
+
+    /// Whether the other side has ended the connection, after these bytes.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut rest = std::mem::take(&mut self.bytes);
+        self.stream.read_to_end(&mut rest).unwrap();
+        rest
+    }
+
+    /// The next line, with its end.
+    pub fn line(&mut self) -> Vec<u8> {
+        loop {
+            if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
+                return self.bytes.drain(..=end).collect();
+            }
+            self.read_more();
+        }
+    }
+
+    pub fn exactly(&mut self, count: usize) -> Vec<u8> {
+        while self.bytes.len() < count {
+            self.read_more();
+        }
+        self.bytes.drain(..count).collect()
+    }
+
+    /// The next answer of RESP, whole.
+    pub fn resp_answer(&mut self) -> Vec<u8> {
+        let mut answer = self.line();
+        let count: i64 = std::str::from_utf8(&answer[1..]).unwrap().trim().parse().unwrap_or(0);
+        let count = usize::try_from(count).unwrap_or(0);
+        match answer[0] {
+            b'$' | b'=' if !answer.starts_with(b"$-") => answer.extend(self.exactly(count + 2)),
+            b'*' | b'~' => (0..count).for_each(|_| answer.extend(self.resp_answer())),
+            b'%' => (0..2 * count).for_each(|_| answer.extend(self.resp_answer())),
+            _ => (),
+        }
+        answer
+    }
+
+    /// The answer of memcached to a request that this client sends before one more, whose answer
+    /// is known.
+    pub fn memcached_answer(&mut self, request: &[u8]) -> Vec<u8> {
+        self.send(request);
+        self.send(b"mn\r\n");
+        let mut answer = Vec::new();
+        loop {
+            let line = self.line();
+            if line == b"MN\r\n" {
+                return answer;
+            }
+            answer.extend(line);
+        }
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Says how two answers to a request differ.
+pub fn differ(request: &str, ours: &[u8], theirs: &[u8]) -> Option<String> {
+    let is_same = ours == theirs;
+    (!is_same).then(|| format!("{request}\n  ours   {:?}\n  theirs {:?}", text(ours), text(theirs)))
+}
