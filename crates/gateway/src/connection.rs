@@ -1,6 +1,6 @@
 //! One client's connection: bytes in, requests, bytes out.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,8 @@ use crate::clients::Client;
 use crate::context::Context;
 use crate::figures::add;
 use crate::input::{Came, Input};
-use crate::limits::{OUTPUT_BYTES, REQUEST_BYTES_MAX};
+use crate::limits::REQUEST_BYTES_MAX;
+use crate::output::Output;
 use crate::stream::Stream;
 
 use crate::{memcached, resp};
@@ -21,14 +22,12 @@ pub(crate) enum Session {
 }
 
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct Connection<'t> {
     pub stream: Stream,
     pub client: Arc<Client>,
     session: Session,
     input: Input,
-    /// Answers that the system has not taken yet; written so far.
-    output: Vec<u8>,
-    written: usize,
+    output: Output<'t>,
     needed: usize,
     /// The client has sent its last byte, or shall send no more.
     ends: bool,
@@ -46,24 +45,24 @@ pub(crate) enum Waits {
     Ended,
 }
 
-impl Connection {
+impl<'t> Connection<'t> {
     pub fn new(stream: Stream, client: Arc<Client>, session: Session) -> Self {
-        let (input, output) = (Input::default(), Vec::new());
-        Self { stream, client, session, input, output, written: 0, needed: 0, ends: false }
+        let (input, output) = (Input::default(), Output::default());
+        Self { stream, client, session, input, output, needed: 0, ends: false }
     }
 
     /// Reads, executes and answers what has come, or a part of it. An error ends the connection.
-    pub async fn turn(&mut self, cx: &Context<'_>) -> Waits {
+    pub async fn turn(&mut self, cx: &Context<'t>) -> Waits {
         let waits = self.try_turn(cx).await.unwrap_or(Waits::Ended);
-        if self.output.is_empty() && self.output.capacity() > 0 {
-            cx.keep_output(std::mem::take(&mut self.output));
+        if self.output.is_empty() && self.output.bytes.capacity() > 0 {
+            cx.keep_output(std::mem::take(&mut self.output.bytes));
         }
         self.input.shrink(cx.pool());
         waits
     }
 
-    async fn try_turn(&mut self, cx: &Context<'_>) -> io::Result<Waits> {
-        if !self.flush(cx)? {
+    async fn try_turn(&mut self, cx: &Context<'t>) -> io::Result<Waits> {
+        if !self.output.flush(&mut self.stream, cx).await? {
             return Ok(Waits::ForOutput);
         }
         let mut has_read = false;
@@ -86,8 +85,8 @@ impl Connection {
                     continue;
                 }
             }
-            if self.output.capacity() == 0 {
-                self.output = cx.take_output();
+            if self.output.bytes.capacity() == 0 {
+                self.output.bytes = cx.take_output();
             }
             let last_s = self.client.since.elapsed().as_secs();
             self.client.last_s.store(last_s, Ordering::Relaxed);
@@ -101,39 +100,15 @@ impl Connection {
             if self.needed > REQUEST_BYTES_MAX {
                 self.ends = true;
             }
-            if !self.flush(cx)? {
+            if !self.output.flush(&mut self.stream, cx).await? {
                 return Ok(Waits::ForOutput);
-            }
-            if progress.consumed == 0 && self.needed <= self.input.len() && !self.ends {
-                // A request that cannot be told to be whole waits for a byte more.
-                self.needed = self.input.len() + 1;
             }
         }
         Ok(Waits::Ended)
     }
 
-    /// Writes answers. Returns whether the system has taken all of them.
-    fn flush(&mut self, cx: &Context<'_>) -> io::Result<bool> {
-        while self.written < self.output.len() {
-            match self.stream.write(&self.output[self.written..]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    self.written += count;
-                    add(&cx.figures().counters.bytes_out, count as u64);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // What was taken needs no memory any more.
-                    self.output.drain(..self.written);
-                    self.output.shrink_to(OUTPUT_BYTES);
-                    self.written = 0;
-                    return Ok(false);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                Err(error) => return Err(error),
-            }
-        }
-        self.output.clear();
-        self.written = 0;
-        Ok(true)
+    /// Takes the connection's memory off the accounts.
+    pub fn end(mut self, cx: &Context<'t>) {
+        self.output.end(&cx.shared.copies);
     }
 }

@@ -11,6 +11,7 @@ use loch::{Cluster, Usage};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clients::Clients;
+use crate::copies::Copies;
 use crate::cursors::Cursors;
 use crate::figures::Figures;
 use crate::input::Pool;
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub threads: Vec<Mailbox>,
     pub started: Instant,
     pub is_stopping: AtomicBool,
+    pub copies: Copies,
     /// Connections so far.
     pub accepted: AtomicUsize,
     /// The longest value of the table.

@@ -11,6 +11,7 @@ use loch::Cluster;
 use crate::address::Address;
 use crate::clients::Clients;
 use crate::context::{Mailbox, Shared};
+use crate::copies::Copies;
 use crate::cursors::Cursors;
 use crate::error::Error;
 use crate::password::Password;
@@ -94,6 +95,7 @@ impl Gateway {
             clients: Clients::default(),
             cursors: Cursors::default(),
             threads: mailboxes.map_err(system("cannot make an event"))?,
+            copies: Copies::default(),
             started: Instant::now(),
             is_stopping: AtomicBool::new(false),
             accepted: AtomicUsize::new(0),

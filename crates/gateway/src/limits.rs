@@ -4,10 +4,14 @@ use std::time::Duration;
 
 /// Requests of a connection that are executed together.
 pub const BATCH_REQUESTS: usize = 128;
-/// Bytes of values that a batch of GETs brings at a time, about.
-pub const BATCH_BYTES: usize = 256 << 10;
-/// A connection with so many bytes of answers that its client has not taken is not read from.
+/// Bytes of answers that a batch of GETs brings at a time, about.
+pub const BATCH_BYTES: usize = 64 << 10;
+/// A connection with so many bytes of answers is given to the system before it goes on.
 pub const OUTPUT_BYTES: usize = 64 << 10;
+/// A value of so many bytes is sent from where it is.
+pub const LONG_BYTES: usize = 32 << 10;
+/// Bytes of long values that a gateway copies for clients that take them slowly.
+pub const COPIES_BYTES_MAX: usize = 32 << 20;
 /// Bytes that a thread reads from a connection in a turn.
 pub const READ_BYTES: usize = 128 << 10;
 /// Connections that a thread serves side by side, and commands of one connection.

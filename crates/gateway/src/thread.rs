@@ -34,7 +34,7 @@ const EVENTS: usize = 256;
 struct Thread<'t> {
     cx: Context<'t>,
     poll: OwnedFd,
-    connections: Vec<Option<(Connection, EventFlags)>>,
+    connections: Vec<Option<(Connection<'t>, EventFlags)>>,
     free: Vec<usize>,
     /// Connections that have more to do than they did in their last turn.
     again: Vec<usize>,
@@ -55,7 +55,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
     Thread { cx, poll, connections, free, again, drains_until: None }.run()
 }
 
-impl Thread<'_> {
+impl<'t> Thread<'t> {
     fn run(mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
@@ -164,14 +164,14 @@ impl Thread<'_> {
         let (connection, _) = self.connections[number].take().expect("it is there");
         self.cx.shared.clients.leave(connection.client.id);
         // Closing its descriptor takes it out of the poll set.
-        drop(connection);
+        connection.end(&self.cx);
         self.free.push(number);
     }
 
     /// A turn of each of these connections.
     fn turns(&mut self, ready: &[usize]) -> io::Result<()> {
         let mut ended = Vec::with_capacity(ready.len());
-        let mut turns: Vec<(usize, &mut Connection)> = Vec::with_capacity(ready.len());
+        let mut turns: Vec<(usize, &mut Connection<'t>)> = Vec::with_capacity(ready.len());
         let mut rest = self.connections.iter_mut().enumerate();
         for number in ready {
             let Some((number, Some((connection, _)))) = rest.find(|(at, _)| at == number) else {
@@ -215,6 +215,10 @@ impl Thread<'_> {
     }
 }
 
-async fn turn(cx: &Context<'_>, number: usize, connection: &mut Connection) -> (usize, Waits) {
+async fn turn<'t>(
+    cx: &Context<'t>,
+    number: usize,
+    connection: &mut Connection<'t>,
+) -> (usize, Waits) {
     (number, connection.turn(cx).await)
 }

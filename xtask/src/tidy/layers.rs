@@ -114,9 +114,11 @@ const LAYERS: [Layers; 16] = [
         folder: "crates/gateway/src/",
         order: &[
             &["address", "failure", "item", "limits", "protocol"],
-            &["clients", "cursors", "error", "figures", "input"],
+            &["clients", "copies", "cursors", "error", "figures", "input"],
             &["password", "store", "stream"],
             &["context"],
+            &["output"],
+            &["gets"],
             &["memcached", "resp"],
             &["connection"],
             &["thread"],

@@ -21,8 +21,10 @@ use crate::clients::Client;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
+use crate::gets::{self, Batch};
 use crate::item;
-use crate::limits::{BATCH_BYTES, BATCH_REQUESTS, LANES, MEMCACHED_KEY_BYTES, OUTPUT_BYTES};
+use crate::limits::{BATCH_REQUESTS, LANES, MEMCACHED_KEY_BYTES};
+use crate::output::Output;
 use crate::protocol::Progress;
 use crate::store::Expires;
 
@@ -38,8 +40,9 @@ pub(crate) struct Session {
     is_known: bool,
     /// Bytes of a data block that is too long, which are still to come.
     skips: usize,
-    /// About so many values make up a batch of GETs, as long as they are like the last ones.
-    batch: usize,
+    batch: Batch,
+    /// The keys of the next request, a `get`, that are answered already.
+    answered: usize,
 }
 
 /// A line's words and the data behind it.
@@ -59,48 +62,54 @@ enum Run {
 
 impl Session {
     pub fn new(needs_password: bool) -> Self {
-        Self { is_known: !needs_password, skips: 0, batch: BATCH_REQUESTS }
+        Self { is_known: !needs_password, skips: 0, batch: Batch::default(), answered: 0 }
     }
 
     /// Executes the requests at the front of some bytes.
-    pub async fn serve(
+    pub async fn serve<'t>(
         &mut self,
-        cx: &Context<'_>,
+        cx: &Context<'t>,
         client: &Client,
         bytes: &[u8],
-        output: &mut Vec<u8>,
+        output: &mut Output<'t>,
     ) -> Progress {
         let mut done = Progress { consumed: self.skips.min(bytes.len()), ..Progress::default() };
         self.skips -= done.consumed;
         let mut words = Vec::new();
-        while output.len() < OUTPUT_BYTES && self.skips == 0 {
+        while output.is_open() && self.skips == 0 {
             words.clear();
-            let mut requests: Vec<(Range<usize>, Data<'_>)> = Vec::new();
+            // The words of a request, its data, and where it ends.
+            let mut found: Vec<(Range<usize>, Data<'_>, usize)> = Vec::new();
             let mut at = done.consumed;
             let ended = loop {
                 let before = words.len();
                 match parse(&bytes[at..], cx.shared.value_bytes_max, &mut words) {
                     Parsed::Request { data, consumed } => {
                         at += consumed;
-                        requests.push((before..words.len(), data));
-                        if let Data::TooLarge { rest } = data {
-                            self.skips = rest;
+                        found.push((before..words.len(), data, at));
+                        if let Data::TooLarge { .. } = data {
                             break None;
                         }
                     }
                     other => break Some(other),
                 }
-                if requests.len() == BATCH_REQUESTS || !self.is_known {
+                if found.len() == BATCH_REQUESTS || !self.is_known {
                     break None;
                 }
             };
-            done.consumed = at;
-            let requests: Vec<Request<'_>> = requests
-                .into_iter()
-                .map(|(range, data)| Request { words: &words[range], data })
-                .collect();
-            if !self.execute_all(cx, client, &requests, output).await {
-                return Progress { ends: true, ..done };
+            let mut requests: Vec<Request<'_>> = Vec::with_capacity(found.len());
+            for (range, data, _) in &found {
+                requests.push(Request { words: &words[range.clone()], data: *data });
+            }
+            let (executed, goes_on) = self.execute_all(cx, client, &requests, output).await;
+            if let Some((_, data, end)) = executed.checked_sub(1).map(|last| &found[last]) {
+                done.consumed = *end;
+                if let Data::TooLarge { rest } = data {
+                    self.skips = *rest;
+                }
+            }
+            if !goes_on || executed < requests.len() {
+                return Progress { ends: !goes_on, ..done };
             }
             match ended {
                 None => continue,
@@ -112,57 +121,59 @@ impl Session {
         done
     }
 
-    /// Returns whether the connection goes on.
-    async fn execute_all(
+    /// Executes requests as long as their answers may be written. Returns how many, and whether the
+    /// connection goes on.
+    async fn execute_all<'t>(
         &mut self,
-        cx: &Context<'_>,
+        cx: &Context<'t>,
         client: &Client,
-        mut requests: &[Request<'_>],
-        output: &mut Vec<u8>,
-    ) -> bool {
-        while !requests.is_empty() {
+        requests: &[Request<'_>],
+        output: &mut Output<'t>,
+    ) -> (usize, bool) {
+        let mut executed = 0;
+        while executed < requests.len() && output.is_open() {
+            let rest = &requests[executed..];
             let began = Instant::now();
             let called = |name, count: usize| {
                 cx.figures().called(name, count as u64, began.elapsed().as_nanos() as u64);
                 count
             };
-            let done = match self.next_run(cx, requests) {
+            executed += match self.next_run(cx, rest) {
                 Run::Gets(count) => {
-                    self.get_all(cx, &requests[..count], output).await;
+                    let count = self.get_all(cx, &rest[..count], output).await;
                     called("get", count)
                 }
                 Run::Sets(count) => {
-                    set_all(cx, &requests[..count], output).await;
+                    set_all(cx, &rest[..count], &mut output.bytes).await;
                     add(&cx.figures().counters.sets, count as u64);
                     called("set", count)
                 }
                 Run::Lanes(count) => {
                     let mut answers = vec![Vec::new(); count];
-                    let lanes = requests[..count].iter().zip(&mut answers);
+                    let lanes = rest[..count].iter().zip(&mut answers);
                     let lanes = lanes.map(|(request, answer)| execute(cx, *request, answer));
                     run(LANES, lanes, |()| ()).await;
-                    answers.iter().for_each(|answer| output.extend_from_slice(answer));
+                    answers.iter().for_each(|answer| output.bytes.extend_from_slice(answer));
                     count
                 }
                 Run::One => {
-                    if !self.execute_one(cx, client, requests[0], output).await {
-                        return false;
+                    if !self.execute_one(cx, client, rest[0], &mut output.bytes).await {
+                        return (executed + 1, false);
                     }
                     1
                 }
             };
-            requests = &requests[done..];
         }
-        true
+        (executed, true)
     }
 
     fn next_run<'a>(&self, cx: &Context<'_>, requests: &[Request<'a>]) -> Run {
-        if !self.is_known || requests.len() < 2 {
+        if !self.is_known {
             return Run::One;
         }
         let gets = requests.iter().take_while(|request| is_get(request)).count();
-        if gets > 1 {
-            return Run::Gets(gets.min(self.batch));
+        if gets > 0 {
+            return Run::Gets(gets);
         }
         let mut keys = HashSet::new();
         let is_set = |request: &&Request<'a>| {
@@ -173,25 +184,39 @@ impl Session {
             return Run::Sets(sets);
         }
         let mut keys = HashSet::new();
+        // Long values are not read side by side.
+        let lanes = self.batch.len().min(LANES);
         let is_alone =
             |request: &&Request<'a>| only_key(request).is_some_and(|key| keys.insert(key));
-        match requests.iter().take(LANES).take_while(is_alone).count() {
+        match requests.iter().take(lanes).take_while(is_alone).count() {
             0 | 1 => Run::One,
             alone => Run::Lanes(alone),
         }
     }
 
-    async fn get_all(&mut self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
-        let start = output.len();
-        if text::get_all(cx, requests, output).await.is_ok() {
-            let bytes = (output.len() - start).max(1);
-            self.batch = (BATCH_BYTES * requests.len() / bytes).clamp(1, BATCH_REQUESTS);
-            return;
+    /// Answers the first keys of these requests. Returns how many requests are answered whole.
+    async fn get_all<'t>(
+        &mut self,
+        cx: &Context<'t>,
+        requests: &[Request<'_>],
+        output: &mut Output<'t>,
+    ) -> usize {
+        let values = text::Values::of(requests);
+        while output.is_open() && self.answered < values.keys.len() {
+            let format = values.from(self.answered);
+            let rest = &values.keys[self.answered..];
+            self.answered += match gets::answer(cx, rest, &mut self.batch, &format, output).await {
+                Ok(answered) => answered,
+                // The error is the answer to the rest of the request.
+                Err(failure) => {
+                    tell(cx, failure, &mut output.bytes);
+                    values.next_end(self.answered) - self.answered
+                }
+            };
         }
-        output.truncate(start);
-        for request in requests {
-            execute(cx, *request, output).await;
-        }
+        let (whole, keys) = values.whole(self.answered);
+        self.answered -= keys;
+        whole
     }
 
     /// Executes any request. Returns whether the connection goes on.
@@ -301,7 +326,6 @@ fn only_key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
     let words = request.words;
     match (*words.first()?, request.data) {
         (_, Data::Bad | Data::TooLarge { .. }) => None,
-        (b"get" | b"gets", _) if words.len() == 2 => Some(words[1]),
         (b"gat" | b"gats", _) if words.len() == 3 => Some(words[2]),
         // A key in base64 may be another one's.
         (b"mg" | b"ms" | b"md" | b"ma", _) if words.iter().skip(2).any(|word| *word == b"b") => {
@@ -355,8 +379,14 @@ async fn execute(cx: &Context<'_>, request: Request<'_>, output: &mut Vec<u8>) {
         _ => text::execute(cx, request, output).await,
     };
     cx.figures().called(known_name(verb), 1, began.elapsed().as_nanos() as u64);
-    let Err(failure) = done else { return };
-    output.truncate(start);
+    if let Err(failure) = done {
+        output.truncate(start);
+        tell(cx, failure, output);
+    }
+}
+
+/// Answers a failure.
+fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
     add(&cx.figures().counters.errors, 1);
     match failure {
         Failure::Said(said) => line(output, &said),

@@ -7,7 +7,8 @@ use super::{BAD_LINE, Request, VERSION, expires, is_noreply, line};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
-use crate::item::{self, Traits};
+use crate::gets::{Format, Found};
+use crate::item::Traits;
 use crate::limits::MEMCACHED_KEY_BYTES;
 use crate::store::{Change, Item};
 
@@ -20,7 +21,8 @@ pub(super) async fn execute(
 ) -> Result<(), Failure> {
     let words = request.words;
     let said: &str = match words[0] {
-        b"get" | b"gets" => return get_all(cx, &[request], output).await,
+        // A request with keys, all of which are short enough, was answered before.
+        b"get" | b"gets" if words.len() > 1 => BAD_LINE,
         b"gat" | b"gats" => return get_and_touch(cx, words, output).await,
         b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
             store(cx, request).await?
@@ -53,76 +55,76 @@ fn key<'a>(word: Option<&&'a [u8]>) -> Result<&'a [u8], Failure> {
     }
 }
 
-fn value(output: &mut Vec<u8>, key: &[u8], flags: u32, data: &[u8], cas: Option<u64>) {
+fn value_head(output: &mut Vec<u8>, key: &[u8], flags: u32, len: usize, cas: Option<u64>) {
     output.extend_from_slice(b"VALUE ");
     output.extend_from_slice(key);
     let rest = match cas {
-        Some(cas) => format!(" {flags} {} {cas}\r\n", data.len()),
-        None => format!(" {flags} {}\r\n", data.len()),
+        Some(cas) => format!(" {flags} {len} {cas}\r\n"),
+        None => format!(" {flags} {len}\r\n"),
     };
     output.extend_from_slice(rest.as_bytes());
-    output.extend_from_slice(data);
-    output.extend_from_slice(b"\r\n");
 }
 
-/// Answers requests of `get` and `gets`, all of whose keys make up one batch.
-pub(super) async fn get_all(
-    cx: &Context<'_>,
-    requests: &[Request<'_>],
-    output: &mut Vec<u8>,
-) -> Result<(), Failure> {
-    let mut keys: Vec<&[u8]> = Vec::with_capacity(requests.len());
-    for request in requests {
-        key(request.words.get(1))?;
-        for word in &request.words[1..] {
-            keys.push(key(Some(word))?);
+/// The answers to requests of `get` and `gets`.
+pub(super) struct Values<'a> {
+    pub keys: Vec<&'a [u8]>,
+    /// Behind these keys a request ends; and whether it wants CAS uniques.
+    ends: Vec<(usize, bool)>,
+}
+
+/// The answers from a key on.
+pub(super) struct ValuesFrom<'a>(&'a Values<'a>, usize);
+
+impl<'a> Values<'a> {
+    /// Of requests that have keys.
+    pub fn of(requests: &[Request<'a>]) -> Self {
+        let (mut keys, mut ends) = (Vec::new(), Vec::with_capacity(requests.len()));
+        for request in requests {
+            keys.extend_from_slice(&request.words[1..]);
+            ends.push((keys.len(), request.words[0] == b"gets"));
+        }
+        Self { keys, ends }
+    }
+
+    pub fn from(&'a self, key: usize) -> ValuesFrom<'a> {
+        ValuesFrom(self, key)
+    }
+
+    fn request_of(&self, key: usize) -> (usize, bool) {
+        self.ends[self.ends.partition_point(|(end, _)| *end <= key)]
+    }
+
+    /// Where the request of a key ends.
+    pub fn next_end(&self, key: usize) -> usize {
+        self.request_of(key).0
+    }
+
+    /// How many requests so many answers make whole, and the keys of these requests.
+    pub fn whole(&self, answered: usize) -> (usize, usize) {
+        let whole = self.ends.partition_point(|(end, _)| *end <= answered);
+        (whole, whole.checked_sub(1).map_or(0, |last| self.ends[last].0))
+    }
+}
+
+impl Format for ValuesFrom<'_> {
+    fn head(&self, key: usize, found: Option<&Found>, output: &mut Vec<u8>) {
+        let (Self(values, from), Some(found)) = (self, found) else { return };
+        let wants_cas = values.request_of(from + key).1;
+        let cas = found.traits.cas.unwrap_or(found.version.as_u64());
+        let key = values.keys[from + key];
+        value_head(output, key, found.traits.flags, found.len, wants_cas.then_some(cas));
+    }
+
+    fn tail(&self, key: usize, is_hit: bool) -> &'static [u8] {
+        let Self(values, from) = self;
+        let is_last = values.next_end(from + key) == from + key + 1;
+        match (is_hit, is_last) {
+            (true, true) => b"\r\nEND\r\n",
+            (true, false) => b"\r\n",
+            (false, true) => b"END\r\n",
+            (false, false) => b"",
         }
     }
-    // Behind these keys a request ends; of those before it, some want the CAS unique.
-    let mut ends = Vec::with_capacity(requests.len());
-    let mut end = 0;
-    for request in requests {
-        end += request.words.len() - 1;
-        ends.push((end, request.words[0] == b"gets"));
-    }
-    let (mut next, mut request, mut hits) = (0, 0, 0);
-    let mut early: Vec<(usize, Vec<u8>)> = Vec::new();
-    let mut ended = |next: usize, output: &mut Vec<u8>| {
-        if ends.get(request).is_some_and(|(end, _)| *end == next) {
-            output.extend_from_slice(b"END\r\n");
-            request += 1;
-        }
-    };
-    let wants_cas = |number: usize| ends[ends.partition_point(|(end, _)| *end <= number)].1;
-    let write = |number: usize, found: Option<(Version, &[u8])>, output: &mut Vec<u8>| {
-        let Some((version, bytes)) = found else { return };
-        let (Traits { flags, cas, .. }, data) = item::split(bytes);
-        let cas = wants_cas(number).then_some(cas.unwrap_or(version.as_u64()));
-        value(output, keys[number], flags, data, cas);
-    };
-    let done = cx.store.table().asynch().get_each(&keys, |number, found| {
-        hits += u64::from(found.is_some());
-        let found = found.as_ref().map(|found| (found.version(), &found[..]));
-        if number == next {
-            write(number, found, output);
-            next += 1;
-            ended(next, output);
-        } else {
-            let mut bytes = Vec::new();
-            write(number, found, &mut bytes);
-            early.push((number, bytes));
-        }
-        while let Some(at) = early.iter().position(|(number, _)| *number == next) {
-            output.extend_from_slice(&early.swap_remove(at).1);
-            next += 1;
-            ended(next, output);
-        }
-    });
-    done.await?;
-    assert_eq!(next, keys.len(), "each key has its answer");
-    add(&cx.figures().counters.hits, hits);
-    add(&cx.figures().counters.misses, keys.len() as u64 - hits);
-    Ok(())
 }
 
 /// `gat` and `gats`: GET, and another expiry.
@@ -143,7 +145,9 @@ async fn get_and_touch(
         if let Some((item, version)) = item {
             let cas = version.map_or(item.cas(), |version| version.as_u64());
             let cas = (words[0] == b"gats").then_some(cas);
-            value(output, key, item.traits.flags, item.data(), cas);
+            value_head(output, key, item.traits.flags, item.data().len(), cas);
+            output.extend_from_slice(item.data());
+            output.extend_from_slice(b"\r\n");
         }
     }
     line(output, "END");

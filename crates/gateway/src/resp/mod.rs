@@ -35,7 +35,9 @@ use crate::clients::Client;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
-use crate::limits::{BATCH_BYTES, BATCH_REQUESTS, LANES, OUTPUT_BYTES};
+use crate::gets::{self, Batch};
+use crate::limits::{BATCH_REQUESTS, LANES};
+use crate::output::Output;
 use crate::protocol::Progress;
 use crate::store::Store;
 
@@ -46,8 +48,9 @@ pub(crate) struct Session {
     resp: u8,
     is_known: bool,
     transaction: Transaction,
-    /// About so many values make up a batch of GETs, as long as they are like the last ones.
-    batch: usize,
+    batch: Batch,
+    /// The keys of the next request, an MGET, that are answered already.
+    answered: usize,
 }
 
 /// What a command wants of the connection.
@@ -62,6 +65,7 @@ enum Run {
     Gets(usize),
     Sets(usize),
     Lanes(usize),
+    Mget,
     One,
 }
 
@@ -69,23 +73,24 @@ type Request<'a> = &'a [&'a [u8]];
 
 impl Session {
     pub fn new(needs_password: bool) -> Self {
-        let transaction = Transaction::default();
-        Self { resp: 2, is_known: !needs_password, transaction, batch: BATCH_REQUESTS }
+        let (transaction, batch) = (Transaction::default(), Batch::default());
+        Self { resp: 2, is_known: !needs_password, transaction, batch, answered: 0 }
     }
 
     /// Executes the requests at the front of some bytes.
-    pub async fn serve(
+    pub async fn serve<'t>(
         &mut self,
-        cx: &Context<'_>,
+        cx: &Context<'t>,
         client: &Client,
         bytes: &[u8],
-        output: &mut Vec<u8>,
+        output: &mut Output<'t>,
     ) -> Progress {
         let mut done = Progress::default();
         let mut arguments = Vec::new();
-        while output.len() < OUTPUT_BYTES {
+        while output.is_open() {
             arguments.clear();
-            let mut requests: Vec<Range<usize>> = Vec::new();
+            // The arguments of a request, and where it ends.
+            let mut found: Vec<(Range<usize>, usize)> = Vec::new();
             let mut at = done.consumed;
             let ended = loop {
                 let before = arguments.len();
@@ -95,27 +100,35 @@ impl Session {
                 }
                 // An empty request is none.
                 if arguments.len() > before {
-                    requests.push(before..arguments.len());
+                    found.push((before..arguments.len(), at));
                 }
                 // What a stranger says may make it known.
-                if requests.len() == BATCH_REQUESTS || !self.is_known {
+                if found.len() == BATCH_REQUESTS || !self.is_known {
                     break None;
                 }
             };
-            done.consumed = at;
             let requests: Vec<Request<'_>> =
-                requests.into_iter().map(|range| &arguments[range]).collect();
-            if self.execute_all(cx, client, &requests, output).await == Next::Ends {
+                found.iter().map(|(range, _)| &arguments[range.clone()]).collect();
+            let (executed, next) = self.execute_all(cx, client, &requests, output).await;
+            if executed < requests.len() {
+                done.consumed = executed.checked_sub(1).map_or(done.consumed, |last| found[last].1);
+                return Progress { ends: next == Next::Ends, ..done };
+            }
+            done.consumed = at;
+            if next == Next::Ends {
                 return Progress { ends: true, ..done };
             }
             match ended {
                 None => continue,
                 Some(Parsed::Inline { arguments, consumed }) => {
-                    done.consumed += consumed;
                     let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
                     let requests: &[Request<'_>] = &[&arguments];
                     let requests = if arguments.is_empty() { &[] } else { requests };
-                    if self.execute_all(cx, client, requests, output).await == Next::Ends {
+                    let (executed, next) = self.execute_all(cx, client, requests, output).await;
+                    if executed == requests.len() {
+                        done.consumed += consumed;
+                    }
+                    if next == Next::Ends {
                         return Progress { ends: true, ..done };
                     }
                     continue;
@@ -123,11 +136,11 @@ impl Session {
                 Some(Parsed::Incomplete { needed }) => done.needed = needed,
                 Some(Parsed::NoBulk(byte)) => {
                     let byte = char::from(byte);
-                    self.refuse(output, &format!("expected '$', got '{byte}'"));
+                    self.refuse(&mut output.bytes, &format!("expected '$', got '{byte}'"));
                     done.ends = true;
                 }
                 Some(Parsed::Wrong(problem)) => {
-                    self.refuse(output, problem);
+                    self.refuse(&mut output.bytes, problem);
                     done.ends = true;
                 }
                 Some(Parsed::Request { .. }) => unreachable!("it was taken above"),
@@ -145,58 +158,63 @@ impl Session {
         Reply { bytes, resp: self.resp }
     }
 
-    async fn execute_all(
+    /// Executes requests as long as their answers may be written. Returns how many.
+    async fn execute_all<'t>(
         &mut self,
-        cx: &Context<'_>,
+        cx: &Context<'t>,
         client: &Client,
-        mut requests: &[Request<'_>],
-        output: &mut Vec<u8>,
-    ) -> Next {
-        while !requests.is_empty() {
+        requests: &[Request<'_>],
+        output: &mut Output<'t>,
+    ) -> (usize, Next) {
+        let mut executed = 0;
+        while executed < requests.len() && output.is_open() {
+            let rest = &requests[executed..];
             let began = Instant::now();
-            let took = |count: usize| {
-                let took = began.elapsed().as_nanos() as u64;
-                (count as u64, took)
+            let called = |name, count: usize| {
+                cx.figures().called(name, count as u64, began.elapsed().as_nanos() as u64);
+                count
             };
-            let done = match self.next_run(cx, requests) {
+            executed += match self.next_run(cx, rest) {
                 Run::Gets(count) => {
-                    self.get_all(cx, &requests[..count], output).await;
-                    let (count, took) = took(count);
-                    cx.figures().called("get", count, took);
-                    count as usize
+                    let count = self.get_all(cx, &rest[..count], output).await;
+                    called("get", count)
                 }
                 Run::Sets(count) => {
-                    self.set_all(cx, &requests[..count], output).await;
-                    let (count, took) = took(count);
-                    add(&cx.figures().counters.sets, count);
-                    cx.figures().called("set", count, took);
-                    count as usize
+                    self.set_all(cx, &rest[..count], &mut output.bytes).await;
+                    add(&cx.figures().counters.sets, count as u64);
+                    called("set", count)
                 }
                 Run::Lanes(count) => {
-                    self.in_lanes(cx, &requests[..count], output).await;
+                    self.in_lanes(cx, &rest[..count], &mut output.bytes).await;
                     count
                 }
+                Run::Mget => match self.get_list(cx, &rest[0][1..], output).await {
+                    true => called("mget", 1),
+                    false => 0,
+                },
                 Run::One => {
-                    if self.execute(cx, client, requests[0], output).await == Next::Ends {
-                        return Next::Ends;
+                    if self.execute(cx, client, rest[0], &mut output.bytes).await == Next::Ends {
+                        return (executed + 1, Next::Ends);
                     }
                     1
                 }
             };
-            requests = &requests[done..];
         }
-        Next::Goes
+        (executed, Next::Goes)
     }
 
     /// As many of the first requests as are of a kind.
     fn next_run<'a>(&self, cx: &Context<'_>, requests: &[Request<'a>]) -> Run {
-        if !self.is_known || self.transaction.is_open() || requests.len() < 2 {
+        if !self.is_known || self.transaction.is_open() {
             return Run::One;
         }
         let is_get = |request: &&Request<'_>| is_plain(request, b"get", 2);
         let gets = requests.iter().take_while(is_get).count();
-        if gets > 1 {
-            return Run::Gets(gets.min(self.batch));
+        if gets > 0 {
+            return Run::Gets(gets);
+        }
+        if requests[0].len() > 1 && requests[0][0].eq_ignore_ascii_case(b"mget") {
+            return Run::Mget;
         }
         let mut keys = HashSet::new();
         let is_set = |request: &&Request<'_>| {
@@ -210,31 +228,63 @@ impl Session {
             return Run::Sets(sets);
         }
         let mut keys = HashSet::new();
+        // Long values are not read side by side.
+        let lanes = self.batch.len().min(LANES);
         let is_alone =
             |request: &&Request<'a>| only_key(request).is_some_and(|key| keys.insert(key));
-        match requests.iter().take(LANES).take_while(is_alone).count() {
+        match requests.iter().take(lanes).take_while(is_alone).count() {
             0 | 1 => Run::One,
             alone => Run::Lanes(alone),
         }
     }
 
-    async fn get_all(&mut self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
+    /// Answers the first of these GETs. Returns how many.
+    async fn get_all<'t>(
+        &mut self,
+        cx: &Context<'t>,
+        requests: &[Request<'_>],
+        output: &mut Output<'t>,
+    ) -> usize {
         let keys: Vec<&[u8]> = requests.iter().map(|request| request[1]).collect();
-        let resp = self.resp;
-        let found = strings::get_each(cx, cx.store, &keys, resp, output).await;
-        match found {
-            Ok(bytes) => {
-                self.batch = (BATCH_BYTES * keys.len() / bytes.max(1)).clamp(1, BATCH_REQUESTS)
-            }
+        let format = strings::Values { resp: self.resp };
+        match gets::answer(cx, &keys, &mut self.batch, &format, output).await {
+            Ok(answered) => answered,
             Err(_) => {
-                // Each says for itself what is wrong.
-                for key in keys {
-                    let mut reply = self.reply(output);
-                    let done = strings::get(cx, cx.store, key, &mut reply).await;
-                    tell(cx, done, &mut reply);
-                }
+                // The first says for itself what is wrong.
+                let mut reply = self.reply(&mut output.bytes);
+                let done = strings::get(cx, cx.store, keys[0], &mut reply).await;
+                tell(cx, done, &mut reply);
+                1
             }
         }
+    }
+
+    /// Answers an MGET, or a part of it. Returns whether it is answered whole.
+    async fn get_list<'t>(
+        &mut self,
+        cx: &Context<'t>,
+        keys: &[&[u8]],
+        output: &mut Output<'t>,
+    ) -> bool {
+        if self.answered == 0 {
+            self.reply(&mut output.bytes).array(keys.len());
+        }
+        while self.answered < keys.len() && output.is_open() {
+            let rest = &keys[self.answered..];
+            let format = strings::Values { resp: self.resp };
+            self.answered += match gets::answer(cx, rest, &mut self.batch, &format, output).await {
+                Ok(answered) => answered,
+                Err(failure) => {
+                    tell(cx, Err(failure), &mut self.reply(&mut output.bytes));
+                    1
+                }
+            };
+        }
+        let is_whole = self.answered == keys.len();
+        if is_whole {
+            self.answered = 0;
+        }
+        is_whole
     }
 
     async fn set_all(&mut self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
@@ -243,18 +293,12 @@ impl Session {
         match cx.store.table().asynch().put_many(&pairs).await {
             Ok(_) => requests.iter().for_each(|_| self.reply(output).ok()),
             Err(error) => {
-                for _ in requests {
-                    let mut reply = self.reply(output);
-                    let text = Failure::text(&error);
-                    let text = match error {
-                        loch::Error::OutOfMemory { .. } => {
-                            format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})")
-                        }
-                        _ => format!("ERR {MAY_BE_DONE}: {text}"),
-                    };
-                    add(&cx.figures().counters.errors, 1);
-                    reply.error(&text);
-                }
+                let text = match error {
+                    loch::Error::OutOfMemory { .. } => format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})"),
+                    error => format!("ERR {MAY_BE_DONE}: {}", Failure::text(&error)),
+                };
+                add(&cx.figures().counters.errors, requests.len() as u64);
+                requests.iter().for_each(|_| self.reply(output).error(&text));
             }
         }
     }

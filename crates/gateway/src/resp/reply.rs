@@ -43,8 +43,13 @@ impl Reply<'_> {
         self.line(format_args!(":{number}"));
     }
 
+    /// So many bytes follow, and the end of a line.
+    pub fn bulk_head(&mut self, len: usize) {
+        self.line(format_args!("${len}"));
+    }
+
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.line(format_args!("${}", bytes.len()));
+        self.bulk_head(bytes.len());
         self.bytes.extend_from_slice(bytes);
         self.bytes.extend_from_slice(b"\r\n");
     }

@@ -7,6 +7,7 @@ use super::reply::Reply;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
+use crate::gets::{Format, Found};
 use crate::item::{self, Traits};
 use crate::store::{Change, Expires, Item, Store};
 
@@ -45,15 +46,8 @@ pub(super) async fn execute(
         "getex" => getex(cx, store, request, reply).await?,
         "mget" => {
             reply.array(request.len() - 1);
-            match store.is_draft() {
-                true => {
-                    for key in &request[1..] {
-                        get(cx, store, key, reply).await?;
-                    }
-                }
-                false => {
-                    _ = get_each(cx, store, &request[1..], reply.resp, reply.bytes).await?;
-                }
+            for key in &request[1..] {
+                get(cx, store, key, reply).await?;
             }
         }
         "mset" => mset(store, request, reply).await?,
@@ -99,42 +93,23 @@ pub(super) async fn get(
     Ok(())
 }
 
-/// Answers a GET of each key, in order, of which many are under way at a time. Returns the bytes of
-/// the answers. If it fails, there is no answer.
-pub(super) async fn get_each(
-    cx: &Context<'_>,
-    store: Store<'_>,
-    keys: &[&[u8]],
-    resp: u8,
-    output: &mut Vec<u8>,
-) -> Result<usize, Failure> {
-    let start = output.len();
-    // Values come in any order. Those that come in order, which is most, are written at once.
-    let mut early: Vec<(usize, Vec<u8>)> = Vec::new();
-    let (mut next, mut hits) = (0, 0);
-    let done = store.table().asynch().get_each(keys, |number, value| {
-        hits += u64::from(value.is_some());
-        if number == next {
-            Reply { bytes: output, resp }.value(value.as_deref().map(|value| item::split(value).1));
-            next += 1;
-        } else {
-            let mut bytes = Vec::new();
-            Reply { bytes: &mut bytes, resp }.value(value.as_deref().map(|v| item::split(v).1));
-            early.push((number, bytes));
+/// The answers to GETs.
+pub(super) struct Values {
+    pub resp: u8,
+}
+
+impl Format for Values {
+    fn head(&self, _: usize, found: Option<&Found>, output: &mut Vec<u8>) {
+        let mut reply = Reply { bytes: output, resp: self.resp };
+        match found {
+            Some(found) => reply.bulk_head(found.len),
+            None => reply.null(),
         }
-        while let Some(at) = early.iter().position(|(number, _)| *number == next) {
-            output.extend_from_slice(&early.swap_remove(at).1);
-            next += 1;
-        }
-    });
-    if let Err(error) = done.await {
-        output.truncate(start);
-        return Err(error.into());
     }
-    assert_eq!(next, keys.len(), "each key has its answer");
-    add(&cx.figures().counters.hits, hits);
-    add(&cx.figures().counters.misses, keys.len() as u64 - hits);
-    Ok(output.len() - start)
+
+    fn tail(&self, _: usize, is_hit: bool) -> &'static [u8] {
+        if is_hit { b"\r\n" } else { b"" }
+    }
 }
 
 /// On what condition a SET is done.

@@ -121,10 +121,19 @@ impl Client {
         self.bytes.extend_from_slice(&buffer[..count]);
     }
 
-    /// Whether the other side has ended the connection, after these bytes.
+    /// Sends bytes, if the other side has not ended the connection.
+    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// All bytes until the other side ends the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.bytes);
-        self.stream.read_to_end(&mut rest).unwrap();
+        match self.stream.read_to_end(&mut rest) {
+            // It has ended although this side has sent more.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => (),
+            done => _ = done.unwrap(),
+        }
         rest
     }
 

@@ -1,0 +1,178 @@
+//! GETs of many keys, as one batch, whose answers are in order.
+//!
+//! So many keys are read at a time as make up a bounded answer, by the lengths of the values so
+//! far; if they are longer than that, the rest of the keys is read once the client has taken this
+//! much. A long value is sent from where it is, and ends the batch.
+
+use loch::{Error, Version};
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::figures::add;
+use crate::item::{self, Traits};
+use crate::limits::{BATCH_BYTES, BATCH_REQUESTS, LONG_BYTES};
+use crate::output::Output;
+
+/// What was found under a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub traits: Traits,
+    pub version: Version,
+    pub len: usize,
+}
+
+impl Found {
+    fn of(version: Version, value: &[u8]) -> (Self, &[u8]) {
+        let (traits, data) = item::split(value);
+        (Self { traits, version, len: data.len() }, data)
+    }
+}
+
+/// How a protocol writes the answer to a GET of a key.
+pub(crate) trait Format {
+    /// Everything before the value, or all of the answer if there is none.
+    fn head(&self, key: usize, found: Option<&Found>, output: &mut Vec<u8>);
+    /// Everything behind it.
+    fn tail(&self, key: usize, is_hit: bool) -> &'static [u8];
+}
+
+/// About so many values make up a batch, as long as they are like the last ones.
+#[derive(Debug)]
+pub(crate) struct Batch(usize);
+
+impl Default for Batch {
+    /// One value tells how long values are.
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl Batch {
+    pub fn len(&self) -> usize {
+        self.0
+    }
+
+    fn learn(&mut self, keys: usize, bytes: usize) {
+        self.0 = (BATCH_BYTES * keys / bytes.max(1)).clamp(1, BATCH_REQUESTS);
+    }
+}
+
+/// Answers GETs of the first of these keys, one at least. Returns how many.
+pub(crate) async fn answer<'t>(
+    cx: &Context<'t>,
+    keys: &[&[u8]],
+    batch: &mut Batch,
+    format: &impl Format,
+    output: &mut Output<'t>,
+) -> Result<usize, Failure> {
+    let count = keys.len().min(batch.len());
+    let start = output.bytes.len();
+    if count > 1 {
+        let answered = answer_short(cx, &keys[..count], format, output).await?;
+        batch.learn(answered, output.bytes.len() - start);
+        if answered > 0 {
+            return Ok(answered);
+        }
+    }
+    let len = answer_one(cx, keys[0], format, output).await?;
+    batch.learn(1, len);
+    Ok(1)
+}
+
+/// Answers GETs of the first keys, up to a value that is long.
+async fn answer_short(
+    cx: &Context<'_>,
+    keys: &[&[u8]],
+    format: &impl Format,
+    output: &mut Output<'_>,
+) -> Result<usize, Failure> {
+    let output = &mut output.bytes;
+    let start = output.len();
+    // Values come in any order. Those that come in order, which is most, are written at once.
+    let mut early: Vec<(usize, bool, Vec<u8>)> = Vec::new();
+    let (mut next, mut hits, mut last, mut early_bytes) = (0, 0, keys.len(), 0);
+    let write = |number: usize, found: Option<(Found, &[u8])>, output: &mut Vec<u8>| {
+        format.head(number, found.as_ref().map(|(found, _)| found), output);
+        output.extend_from_slice(found.as_ref().map_or(&[], |(_, data)| data));
+        output.extend_from_slice(format.tail(number, found.is_some()));
+    };
+    let done = cx.store.table().asynch().get_each(keys, |number, value| {
+        if number >= last {
+            return;
+        }
+        let found = value.as_ref().map(|value| Found::of(value.version(), value));
+        let is_long = found.is_some_and(|(found, _)| found.len >= LONG_BYTES);
+        if is_long || output.len() - start + early_bytes > BATCH_BYTES {
+            last = number;
+            return;
+        }
+        if number == next {
+            write(number, found, output);
+            (next, hits) = (next + 1, hits + u64::from(found.is_some()));
+        } else {
+            let mut bytes = Vec::new();
+            write(number, found, &mut bytes);
+            early_bytes += bytes.len();
+            early.push((number, found.is_some(), bytes));
+        }
+        while let Some(at) = early.iter().position(|(number, ..)| *number == next && next < last) {
+            let (_, is_hit, bytes) = early.swap_remove(at);
+            output.extend_from_slice(&bytes);
+            (next, hits) = (next + 1, hits + u64::from(is_hit));
+        }
+    });
+    if let Err(error) = done.await {
+        output.truncate(start);
+        return Err(error.into());
+    }
+    assert_eq!(next, last, "each key before the last one has its answer");
+    count(cx, hits, next as u64 - hits);
+    Ok(next)
+}
+
+/// Answers a GET of one key. Returns the bytes of the answer, about.
+async fn answer_one<'t>(
+    cx: &Context<'t>,
+    key: &[u8],
+    format: &impl Format,
+    output: &mut Output<'t>,
+) -> Result<usize, Failure> {
+    let table = cx.store.table().asynch();
+    let pinned = match table.pin(key).await {
+        Err(Error::TooManyPins { .. }) => None,
+        pinned => Some(pinned?),
+    };
+    let is_hit = match pinned {
+        None => {
+            let value = table.get(key).await?;
+            let found = value.as_ref().map(|value| Found::of(value.version(), value));
+            format.head(0, found.as_ref().map(|(found, _)| found), &mut output.bytes);
+            output.bytes.extend_from_slice(found.as_ref().map_or(&[], |(_, data)| data));
+            found.is_some()
+        }
+        Some(None) => {
+            format.head(0, None, &mut output.bytes);
+            false
+        }
+        Some(Some(value)) => {
+            let (found, data) = Found::of(value.version(), &value);
+            format.head(0, Some(&found), &mut output.bytes);
+            if found.len >= LONG_BYTES {
+                count(cx, 1, 0);
+                let start = value.len() - found.len;
+                output.send(key, value, start, format.tail(0, true));
+                return Ok(found.len);
+            }
+            output.bytes.extend_from_slice(data);
+            true
+        }
+    };
+    output.bytes.extend_from_slice(format.tail(0, is_hit));
+    count(cx, is_hit.into(), (!is_hit).into());
+    Ok(output.bytes.len())
+}
+
+fn count(cx: &Context<'_>, hits: u64, misses: u64) {
+    add(&cx.figures().counters.hits, hits);
+    add(&cx.figures().counters.misses, misses);
+}

@@ -1,0 +1,214 @@
+//! Long values, and clients that take them slowly or not at all.
+
+mod support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use support::{Client, Ours};
+
+const MIB: usize = 1 << 20;
+
+/// The memory of the process is measured, so there is one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn value(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 + at % 251 + number) as u8).collect()
+}
+
+fn set(client: &mut Client, key: &str, value: &[u8]) {
+    let head = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n", key.len(), value.len());
+    client.send(&[head.as_bytes(), value, b"\r\n"].concat());
+    assert_eq!(support::text(&client.resp_answer()), "+OK\r\n");
+}
+
+fn bulk(value: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
+}
+
+/// Memory of this process that is not shared, in bytes.
+fn own_memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+fn gateway_with_long_values() -> (Ours, Vec<Vec<u8>>) {
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    let lens = [MIB, 10, 100_000, 32 << 10, (32 << 10) - 1, 5 * MIB, 0, 70_000];
+    let values: Vec<Vec<u8>> = lens.iter().enumerate().map(|(i, len)| value(i, *len)).collect();
+    for (number, value) in values.iter().enumerate() {
+        set(&mut client, &format!("k{number}"), value);
+    }
+    (gateway, values)
+}
+
+#[test]
+fn long_and_short_values_come_in_order_in_pipelines_and_lists() {
+    let _alone = alone();
+    let (gateway, values) = gateway_with_long_values();
+    let keys: Vec<String> = (0..values.len()).map(|number| format!("k{number}")).collect();
+    let mut client = gateway.resp();
+    for _ in 0..2 {
+        let requests: String = keys.iter().map(|key| format!("GET {key}\r\n")).collect();
+        client.send(
+            format!("PING\r\n{requests}GET none\r\nMGET {} none\r\nPING\r\n", keys.join(" "))
+                .as_bytes(),
+        );
+        assert_eq!(client.resp_answer(), b"+PONG\r\n");
+        for value in &values {
+            assert!(client.resp_answer() == bulk(value));
+        }
+        assert_eq!(client.resp_answer(), b"$-1\r\n");
+        let all: Vec<u8> = values.iter().flat_map(|value| bulk(value)).collect();
+        assert!(client.resp_answer() == [b"*9\r\n", &all[..], b"$-1\r\n"].concat());
+        assert_eq!(client.resp_answer(), b"+PONG\r\n");
+    }
+    let mut client = gateway.memcached();
+    client.send(format!("get {} none k0\r\nget k5\r\nmn\r\n", keys.join(" ")).as_bytes());
+    let hit = |number: usize| {
+        let head = format!("VALUE k{number} 0 {}\r\n", values[number].len());
+        [head.as_bytes(), &values[number], b"\r\n"].concat()
+    };
+    for number in (0..values.len()).chain([0]) {
+        let wanted = hit(number);
+        assert!(client.exactly(wanted.len()) == wanted, "k{number}");
+    }
+    let rest = [b"END\r\n", &hit(5)[..], b"END\r\nMN\r\n"].concat();
+    assert!(client.exactly(rest.len()) == rest);
+}
+
+/// Flags stand before the value, and are not sent.
+#[test]
+fn a_long_value_with_flags_is_sent_without_what_stands_before_it() {
+    let _alone = alone();
+    let gateway = support::gateway();
+    let long = value(3, 200_000);
+    let mut client = gateway.memcached();
+    client.send(&[b"set k 77 0 200000\r\n", &long[..], b"\r\nget k\r\n"].concat());
+    let wanted = [b"STORED\r\nVALUE k 77 200000\r\n", &long[..], b"\r\nEND\r\n"].concat();
+    assert!(client.exactly(wanted.len()) == wanted);
+    let mut client = gateway.resp();
+    client.send(b"GET k\r\n");
+    assert!(client.resp_answer() == bulk(&long));
+}
+
+#[test]
+fn clients_that_do_not_read_hold_little_memory_and_get_their_answers_later() {
+    let _alone = alone();
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    let long = value(1, MIB);
+    set(&mut client, "long", &long);
+    client.send(b"GET long\r\n");
+    client.resp_answer();
+    let before = own_memory();
+    let requests = "GET long\r\n".repeat(20);
+    let mut slow: Vec<Client> = (0..200)
+        .map(|_| {
+            let mut client = gateway.resp();
+            client.send(requests.as_bytes());
+            client
+        })
+        .collect();
+    // Others are served meanwhile.
+    for _ in 0..20 {
+        client.send(b"GET long\r\n");
+        assert!(client.resp_answer() == bulk(&long));
+    }
+    let held = own_memory().saturating_sub(before);
+    assert!(held < 64 * MIB, "{} MiB", held / MIB);
+    for client in slow.iter_mut().step_by(40) {
+        for _ in 0..20 {
+            assert!(client.resp_answer() == bulk(&long));
+        }
+    }
+}
+
+/// An answer that was begun cannot be taken back.
+#[test]
+fn an_answer_whose_value_is_gone_ends_its_connection_and_is_never_mixed_with_another() {
+    let _alone = alone();
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    let (old, new) = (value(1, MIB), value(2, MIB));
+    set(&mut client, "long", &old);
+    let requests = "GET long\r\n".repeat(10);
+    let mut slow: Vec<Client> = (0..60)
+        .map(|_| {
+            let mut client = gateway.resp();
+            client.send(requests.as_bytes());
+            client
+        })
+        .collect();
+    // Both threads have had a turn of all of them by now.
+    for _ in 0..4 {
+        let mut other = gateway.resp();
+        other.send(b"GET long\r\n");
+        other.resp_answer();
+    }
+    set(&mut client, "long", &new);
+    for client in &mut slow {
+        client.try_send(b"QUIT\r\n");
+        let all = client.rest();
+        let mut rest = &all[..];
+        for known in [&old, &new] {
+            let answer = bulk(known);
+            while rest.starts_with(&answer) {
+                rest = &rest[answer.len()..];
+            }
+        }
+        let is_begun = bulk(&old).starts_with(rest);
+        assert!(rest == b"+OK\r\n" || is_begun, "{} bytes of something else", rest.len());
+    }
+}
+
+#[test]
+fn idle_connections_take_little_memory() {
+    let _alone = alone();
+    let gateway = support::gateway();
+    let mut clients: Vec<Client> = (0..50).map(|_| gateway.resp()).collect();
+    let ask = |client: &mut Client| {
+        client.send(b"SET k v\r\nGET k\r\n");
+        client.resp_answer();
+        client.resp_answer();
+    };
+    clients.iter_mut().for_each(ask);
+    let before = own_memory();
+    let count = 500;
+    let mut more: Vec<Client> = (0..count).map(|_| gateway.resp()).collect();
+    more.iter_mut().for_each(ask);
+    let each = own_memory().saturating_sub(before) / count;
+    assert!(each < 16 << 10, "{each} bytes for each connection");
+}
+
+/// Half a gibibyte is announced, and nothing comes.
+#[test]
+fn what_is_announced_takes_no_memory_before_it_comes() {
+    let _alone = alone();
+    let gateway = support::gateway();
+    let before = own_memory();
+    let clients: Vec<Client> = (0..100)
+        .map(|number| {
+            let mut client = if number % 2 == 0 { gateway.resp() } else { gateway.memcached() };
+            match number % 2 {
+                0 => client.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\nabc"),
+                _ => client.send(b"set k 0 0 60000000\r\nabc"),
+            }
+            client
+        })
+        .collect();
+    let until = Instant::now() + Duration::from_millis(200);
+    let mut client = gateway.resp();
+    while Instant::now() < until {
+        client.send(b"PING\r\n");
+        client.resp_answer();
+    }
+    let held = own_memory().saturating_sub(before);
+    assert!(held < 16 * MIB, "{} MiB", held / MIB);
+    drop(clients);
+}
