@@ -1,7 +1,7 @@
 //! The answers of gateways are linearizable, together with those of native clients beside them,
 //! while gateways and the node are killed and come back.
 //!
-//! `LOCH_LONG=1` goes on for forty rounds instead of four.
+//! `LOCH_LONG=1` goes on for forty rounds instead of six.
 
 mod support;
 
@@ -19,7 +19,7 @@ use rand_chacha::ChaCha8Rng;
 use support::{Node, Process, is_long, loch, private_dir, wait_for};
 
 /// Operations of a client in a round.
-const OPERATIONS: usize = 1500;
+const OPERATIONS: usize = 4000;
 /// The keys of a round; the last one is a counter.
 const KEYS: u64 = 4;
 /// Clients of each kind.
@@ -327,7 +327,7 @@ fn histories_through_gateways_are_linearizable() {
     let mut gateways = ["a", "b"].map(|name| Gateway::start(dir.path(), &node, name));
     let (clock, tags) = (Instant::now(), AtomicU64::new(1));
     let (mut answered, mut unknown) = (0, 0);
-    for round in 0..if is_long() { 40 } else { 4 } {
+    for round in 0..if is_long() { 40 } else { 6 } {
         let done = AtomicU64::new(0);
         let paths = |of: fn(&Gateway) -> &PathBuf| {
             gateways.iter().map(|gateway| of(gateway).clone()).collect::<Vec<_>>()

@@ -106,8 +106,10 @@ impl Requests {
         size: u64,
         place: impl Fn() -> String,
     ) -> Result<u32, String> {
-        let size = u32::try_from(size).ok().filter(|size| *size as usize <= VALUE_SIZE_MAX);
-        let size = size.ok_or_else(|| format!("values have up to {VALUE_SIZE_MAX} bytes"))?;
+        let fits = u32::try_from(size).ok().filter(|size| *size as usize <= VALUE_SIZE_MAX);
+        let size = fits.ok_or_else(|| {
+            format!("a value of {size} bytes: the bench has values of up to {VALUE_SIZE_MAX} bytes")
+        })?;
         let record = match known {
             Some(record) => record,
             None => {

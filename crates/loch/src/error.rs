@@ -189,7 +189,7 @@ pub enum Error {
     },
     /// There is no memory for an entry of this size.
     #[error(
-        "table {table:?} has no memory for an entry of {}: its data tables have {} in all; drop pins, \
+        "table {table:?} has no memory for an entry of {}: the data tables that this client writes to have {} in all; drop pins, \
          start the nodes with more memory, or delete keys (a table of nessie that evicts does that \
          by itself, with eviction = \"sieve\", and still needs memory for the old value and the new \
          one)",
@@ -265,8 +265,8 @@ pub enum Error {
     /// memory.
     #[error(
         "table {table:?}: not done within {timeout_us} us: other clients kept changing the same \
-         entries, or took all memory that became free, or a node has come back without its memory, \
-         which `loch check` tells"
+         entries, or have taken or pinned all memory that became free, or a node has come back \
+         without its memory, which `loch check` tells"
     )]
     Timeout {
         /// The table.

@@ -899,6 +899,34 @@ mod over_tcp {
     }
 
     suite!(kinds());
+
+    /// A worker reaches no memory but its own node's, for evicting as for anything else.
+    #[test]
+    fn every_node_evicts() {
+        for kind in [super::NESSIE, super::SERVER] {
+            let mut config = kind.config(2);
+            config.tables[0].set("eviction", "sieve").unwrap();
+            let clusters = Kind { over: Over::Tcp, ..kind }.start(config);
+            let (value, keys) = ([7; 2000], 0..25_000u32);
+            for (number, cluster) in clusters.iter().enumerate() {
+                let table = cluster.table("default").unwrap();
+                let all: Vec<_> = keys.clone().map(|key| (key.to_le_bytes(), value)).collect();
+                for pairs in all.chunks(100) {
+                    table.put_many(pairs).unwrap();
+                }
+                let usage = table.usage().unwrap();
+                let evicted = |node: &loch::Usage| -> u64 {
+                    node.forgotten.iter().flatten().map(|class| class.evicted).sum()
+                };
+                let by_node: Vec<u64> = usage.iter().map(evicted).collect();
+                // A client of nessie writes into the memory of its own host.
+                let who = if kind.engine == "nessie" { number..number + 1 } else { 0..2 };
+                assert!(who.clone().all(|node| by_node[node] > 1000), "{who:?} {by_node:?}");
+            }
+            let report = clusters[0].table("default").unwrap().check().unwrap();
+            assert!(report.broken.is_empty(), "{}: {:?}", kind.engine, report.broken);
+        }
+    }
 }
 
 /// Cases with long values, with batches, and with several nodes, for an engine whose clients READ

@@ -1,6 +1,7 @@
 //! Looking at words of the index, and at the marks beside them.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use loch_fabric::{Fabric, RemoteAddr};
 
@@ -16,20 +17,32 @@ use crate::nessie::layout::marks::Marks;
 pub(in crate::nessie) type Words = [Ite; CANDIDATES_MAX];
 
 /// A place in the index: the one to which a client looks next for something to evict.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::nessie) struct Hand {
-    /// The number of the bucket, among those of all shards; `None`: anywhere.
+    /// The buckets that the hand passes over, among those of all shards.
+    buckets: Range<u64>,
+    /// The number of the next one; `None`: anywhere.
     bucket: Cell<Option<u64>>,
 }
 
 impl Hand {
+    /// The hand of a client at the node with data table `home`. In a coupled table all that it
+    /// could evict is shown by its node's own shard, and a worker may reach no other one.
+    pub fn of(map: &TableMap, home: u8) -> Self {
+        let of_shard = u64::from(map.shape.geometry.buckets_per_shard);
+        let first = u64::from(home) * of_shard;
+        let buckets = if map.shape.coupled { first..first + of_shard } else { 0..map.buckets() };
+        Self { buckets, bucket: Cell::default() }
+    }
+
     /// A run of up to `most` buckets, which are in one shard, and their number. The hand goes on
     /// behind them, and begins anywhere.
     pub fn next<F: Fabric>(&self, map: &TableMap, fabric: &F, most: u64) -> (RemoteAddr, usize) {
-        let all = map.buckets();
-        let bucket = self.bucket.get().unwrap_or_else(|| fabric.random() % all);
+        let Range { start, end } = self.buckets;
+        let bucket = self.bucket.get().unwrap_or_else(|| start + fabric.random() % (end - start));
         let (at, count) = map.run(bucket, most);
-        self.bucket.set(Some((bucket + count) % all));
+        let next = bucket + count;
+        self.bucket.set(Some(if next == end { start } else { next }));
         (at, count as usize)
     }
 }

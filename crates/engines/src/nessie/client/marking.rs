@@ -1,7 +1,8 @@
 //! How a client of a table that evicts marks what it uses, and tells time by what was evicted.
 //!
-//! The clock of the marks is a count of bytes in the first node's ledger. A client looks at it only
-//! now and then: to tell a use from an earlier one, a coarse time is enough.
+//! The clock of the marks is a count of bytes in the first node's ledger, or, for a worker that
+//! reaches no other node's memory, in its own node's. A client looks at it only now and then: to
+//! tell a use from an earlier one, a coarse time is enough.
 
 use std::cell::Cell;
 
@@ -9,13 +10,18 @@ use loch_fabric::{Fabric, FabricError, RemoteAddr};
 
 use super::Client;
 use crate::error::EngineError;
+use crate::nessie::layout::hash::TableMap;
 use crate::nessie::layout::ledger::{Forgotten, epoch_bytes, epoch_of};
 use crate::nessie::layout::marks::{Mark, Marks};
 use crate::nessie::layout::slab::Class;
 
 /// The marks' clock, as a client knows it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::nessie) struct Clock {
+    /// Where the clock is.
+    at: RemoteAddr,
+    /// Bytes of the data tables whose values it tells the ages of.
+    bytes: u64,
     epoch: Cell<u8>,
     /// The count that the clock showed.
     turned_over: Cell<u64>,
@@ -32,6 +38,26 @@ const NEAR_USES: u32 = 64;
 const FAR_USES: u32 = 1024;
 /// The client tells the clock when it has turned over this part of an epoch.
 const TOLD_PARTS: u64 = 64;
+
+impl Clock {
+    /// The clock of a client at the node with data table `home`: the one in the first node's
+    /// ledger. A worker that reaches its own node's memory only has a clock of its own there: the
+    /// marks of a coupled table's shard are those of its node's keys, which nobody else uses.
+    pub fn of<F: Fabric>(map: &TableMap, home: u8, fabric: &F) -> Self {
+        let mut all = (0..map.data_tables()).map(|dti| map.region_of(dti as u8));
+        let is_apart = map.shape.coupled && !all.all(|region| fabric.is_mapped(region));
+        let (dti, tables) = if is_apart { (home, 1) } else { (0, map.data_tables() as u64) };
+        Self {
+            at: map.ledger(dti).turned_over(),
+            bytes: map.data_bytes() * tables,
+            epoch: Cell::default(),
+            turned_over: Cell::default(),
+            uses: Cell::default(),
+            uses_left: Cell::default(),
+            untold: Cell::default(),
+        }
+    }
+}
 
 impl<F: Fabric> Client<F> {
     /// The epoch of the marks.
@@ -144,7 +170,7 @@ impl<F: Fabric> Client<F> {
 
     #[cold]
     fn look_at_near_clock(&self) -> Result<(), EngineError> {
-        let at = self.map.ledger(0).turned_over();
+        let at = self.clock.at;
         if self.fabric.is_mapped(at.region()) {
             self.set_clock(self.fabric.load(at)?, NEAR_USES);
         }
@@ -155,7 +181,7 @@ impl<F: Fabric> Client<F> {
     #[inline(always)]
     pub(in crate::nessie) async fn look_at_clock(&self) -> Result<(), EngineError> {
         if self.evicts() && self.clock.uses_left.get() == 0 {
-            let at = self.map.ledger(0).turned_over();
+            let at = self.clock.at;
             let uses = if self.is_near { NEAR_USES } else { FAR_USES };
             self.set_clock(Box::pin(self.read_word(at)).await?, uses);
         }
@@ -163,7 +189,7 @@ impl<F: Fabric> Client<F> {
     }
 
     fn set_clock(&self, turned_over: u64, uses: u32) {
-        let epoch = epoch_of(turned_over, self.all_data_bytes());
+        let epoch = epoch_of(turned_over, self.clock.bytes);
         self.clock.epoch.set(epoch);
         self.clock.turned_over.set(turned_over);
         self.worth.looked(self.clock.uses.get() - self.clock.uses_left.get());
@@ -174,11 +200,7 @@ impl<F: Fabric> Client<F> {
 
     /// Bytes that are turned over in an epoch.
     pub(in crate::nessie) fn epoch_bytes(&self) -> u64 {
-        epoch_bytes(self.all_data_bytes())
-    }
-
-    fn all_data_bytes(&self) -> u64 {
-        self.map.data_bytes() * self.map.data_tables() as u64
+        epoch_bytes(self.clock.bytes)
     }
 
     /// Counts bytes that have made room for others.
@@ -195,7 +217,7 @@ impl<F: Fabric> Client<F> {
     pub(in crate::nessie) async fn tell_clock(&self) -> Result<(), EngineError> {
         let untold = self.clock.untold.take();
         if untold > 0 {
-            let at = self.map.ledger(0).turned_over();
+            let at = self.clock.at;
             let before = self.fabric.fetch_add(at, untold).await?;
             self.set_clock(before + untold, NEAR_USES);
         }
