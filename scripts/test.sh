@@ -51,6 +51,7 @@ scripts/lint.sh
 run scripts/own-shm-test.sh
 # $LOCH_FEATURES: features to test with, of all packages.
 run cargo test --workspace --locked ${LOCH_FEATURES:+--features "$LOCH_FEATURES"}
+run scripts/clients.sh
 loom=$(run cargo test -p loch-fabric -p loch-engines --locked --lib \
   --features loch-fabric/loom,loch-engines/loom loom | tee >(cat >&2))
 # A name that no test has any more is no error of cargo's.

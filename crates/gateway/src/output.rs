@@ -2,8 +2,8 @@
 //!
 //! A long value goes from the table to the socket, as far as the socket takes it. The part that a
 //! slow client does not take is copied, if all copies of the gateway are not too many already;
-//! otherwise the value is read again when the client takes more. Should it have changed by then, the
-//! connection ends: an answer cannot be taken back.
+//! otherwise the value is read again when the client takes more. Should it have changed by then,
+//! the connection ends: an answer cannot be taken back.
 
 use std::io::{self, Write};
 

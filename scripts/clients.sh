@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Runs real clients of Redis and of memcached with gateways: their own handshakes, and each family of
+# commands. The clients are in tests/clients, one folder a language, and come from the languages'
+# registries.
+#
+#   scripts/clients.sh [LANGUAGE]…     python node go java rust; default: those that are installed
+#
+# With CI set, all of them have to be. LOCH names the binary (target/debug/loch).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+case ${1:-} in
+  -h | --help) sed -n '2,${ /^#/!q; s/^# \{0,1\}//; p; }' scripts/clients.sh && exit ;;
+esac
+
+target=${CARGO_TARGET_DIR:-target}
+loch=${LOCH:-$target/debug/loch}
+[ -n "${LOCH:-}" ] || cargo build --quiet --locked -p loch-cli
+work=$target/clients
+mkdir -p "$work"
+work=$(cd "$work" && pwd)
+state=$(mktemp -d)
+processes=()
+
+end() {
+  local process
+  for process in "${processes[@]}"; do
+    kill "$process" 2>/dev/null || true
+    wait "$process" 2>/dev/null || true
+  done
+  rm -rf "$state"
+}
+trap end EXIT
+
+# Starts a process of Loch, and waits for the line with which it says that it is ready.
+start() { # NAME ARGUMENT…
+  "$loch" "${@:2}" >"$state/$1" 2>"$state/$1.log" &
+  processes+=($!)
+  local _
+  for _ in $(seq 300); do
+    grep -q 'is ready' "$state/$1" && return
+    kill -0 $! 2>/dev/null || break
+    sleep 0.1
+  done
+  cat "$state/$1.log" >&2
+  echo "clients: $1 is not ready" >&2
+  return 1
+}
+address() { sed -n "s/.*$2 at \([0-9.:]*\).*/\1/p" "$state/$1"; }
+
+echo swordfish >"$state/password"
+start node serve --socket "$state/node.sock" --region "$state/region" --memory 256MiB
+start gateway gateway --socket "$state/node.sock" --resp 127.0.0.1:0 --memcached 127.0.0.1:0 \
+  --password "$state/password" --threads 2
+start open gateway --socket "$state/node.sock" --memcached 127.0.0.1:0
+arguments=("$(address gateway RESP)" "$(address gateway memcached)" swordfish)
+MEMCACHED_OPEN=$(address open memcached)
+export MEMCACHED_OPEN
+
+with_python() {
+  local packages=tests/clients/python/requirements.txt
+  if ! cmp -s $packages "$work/python/installed"; then
+    python3 -m venv --clear "$work/python"
+    "$work/python/bin/pip" install --quiet --disable-pip-version-check -r $packages
+    cp $packages "$work/python/installed"
+  fi
+  "$work/python/bin/python" tests/clients/python/clients.py "${arguments[@]}"
+}
+with_node() {
+  mkdir -p "$work/node"
+  cp tests/clients/node/* "$work/node"
+  (cd "$work/node" && npm ci --silent --no-audit --no-fund && node clients.js "${arguments[@]}")
+}
+with_go() {
+  (cd tests/clients/go && GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -o "$work/go" .)
+  "$work/go" "${arguments[@]}"
+}
+with_java() {
+  mkdir -p "$work/java"
+  cp -r tests/clients/java/* "$work/java"
+  (cd "$work/java" && mvn --quiet --batch-mode --no-transfer-progress compile \
+    org.codehaus.mojo:exec-maven-plugin:3.5.0:java -Dexec.mainClass=Clients \
+    "-Dexec.args=${arguments[*]}")
+}
+with_rust() {
+  CARGO_TARGET_DIR=$work/rust cargo run --quiet --locked \
+    --manifest-path tests/clients/rust/Cargo.toml -- "${arguments[@]}"
+}
+
+declare -A programs=([python]=python3 [node]=npm [go]=go [java]=mvn [rust]=cargo)
+languages=("$@")
+[ ${#languages[@]} -gt 0 ] || languages=(python node go java rust)
+for language in "${languages[@]}"; do
+  if [ -z "${programs[$language]:-}" ]; then
+    echo "clients: no clients in $language: python, node, go, java or rust" >&2
+    exit 2
+  fi
+  if command -v "${programs[$language]}" >/dev/null; then
+    "with_$language"
+  elif [ -n "${CI:-}" ]; then
+    echo "clients: ${programs[$language]} is missing" >&2
+    exit 1
+  else
+    echo "clients: not with $language: ${programs[$language]} is not installed"
+  fi
+done
