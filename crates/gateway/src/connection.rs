@@ -110,5 +110,6 @@ impl<'t> Connection<'t> {
     /// Takes the connection's memory off the accounts.
     pub fn end(mut self, cx: &Context<'t>) {
         self.output.end(&cx.shared.copies);
+        self.stream.end();
     }
 }

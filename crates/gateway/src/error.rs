@@ -33,6 +33,14 @@ pub enum Error {
         /// The problem.
         problem: String,
     },
+    /// The certificate or its key cannot be used.
+    #[error("{}: {problem}; give a certificate and its key, in PEM", path.display())]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        problem: String,
+    },
     /// A gateway without any address, or with a number of threads that it cannot have.
     #[error("{0}")]
     Usage(&'static str),

@@ -18,6 +18,7 @@ use crate::password::Password;
 use crate::protocol::Protocol;
 use crate::stream::Listener;
 use crate::thread;
+use crate::tls::Certificate;
 
 /// The most threads of a gateway.
 const THREADS_MAX: usize = 256;
@@ -34,6 +35,9 @@ pub struct GatewayConfig {
     /// A file whose first line is the password. Without one nobody needs a password, and all
     /// addresses have to be local.
     pub password: Option<PathBuf>,
+    /// The files of a certificate and of its key, in PEM, for clients that come over TCP: they have to
+    /// speak TLS 1.3 then.
+    pub tls: Option<(PathBuf, PathBuf)>,
     /// Threads that serve clients, each of which opens the table for itself.
     pub threads: usize,
 }
@@ -41,7 +45,7 @@ pub struct GatewayConfig {
 impl Default for GatewayConfig {
     fn default() -> Self {
         let (resp, memcached) = (Vec::new(), Vec::new());
-        Self { table: "default".to_owned(), resp, memcached, password: None, threads: 1 }
+        Self { table: "default".to_owned(), resp, memcached, password: None, tls: None, threads: 1 }
     }
 }
 
@@ -74,13 +78,15 @@ impl Gateway {
             return Err(Error::Open { address: open.clone() });
         }
         let password = config.password.as_deref().map(Password::read).transpose()?;
+        let files = config.tls.as_ref();
+        let certificate = files.map(|(chain, key)| Certificate::read(chain, key)).transpose()?;
         let system = |what| move |cause| Error::System { what, cause };
         let mut listeners = Vec::new();
         for (addresses, protocol) in
             [(&config.resp, Protocol::Resp), (&config.memcached, Protocol::Memcached)]
         {
             for address in addresses {
-                listeners.push((Listener::at(address)?, protocol));
+                listeners.push((Listener::at(address, certificate.as_ref())?, protocol));
             }
         }
         let mailboxes = (0..config.threads).map(|_| Mailbox::new()).collect::<Result<_, _>>();

@@ -46,6 +46,7 @@ mod resp;
 mod store;
 mod stream;
 mod thread;
+mod tls;
 
 pub use address::{Address, ParseAddressError};
 pub use error::Error;

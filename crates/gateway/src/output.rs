@@ -71,7 +71,7 @@ impl<'t> Output<'t> {
             self.bytes.clear();
             self.written = 0;
             cx.shared.copies.give_back(std::mem::take(&mut self.copied));
-            let Some(long) = self.long.take() else { return Ok(true) };
+            let Some(long) = self.long.take() else { return has_gone(to) };
             self.flush_long(long, to, cx).await?;
         }
     }
@@ -117,6 +117,14 @@ impl<'t> Output<'t> {
     /// Takes the memory of a connection that ends off the accounts.
     pub fn end(&mut self, copies: &Copies) {
         copies.give_back(std::mem::take(&mut self.copied));
+    }
+}
+
+/// Whether the system has all that was written: a connection with TLS may keep some of it.
+fn has_gone(to: &mut impl Write) -> io::Result<bool> {
+    match to.flush() {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        flushed => flushed.map(|()| true),
     }
 }
 

@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::sockopt;
+use rustls::{ServerConnection, StreamOwned};
 
 use crate::address::Address;
 use crate::error::Error;
+use crate::limits::OUTPUT_BYTES;
+use crate::tls::Certificate;
 
 /// A client that says nothing for so long is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
@@ -19,21 +22,24 @@ const KEEPALIVE: Duration = Duration::from_secs(300);
 /// A socket that clients connect to.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Tcp(TcpListener),
+    /// Clients see the certificate, if there is one.
+    Tcp(TcpListener, Option<Certificate>),
     /// The file is removed with the listener.
     Unix(UnixListener, PathBuf),
 }
 
 impl Listener {
-    pub fn at(address: &Address) -> Result<Self, Error> {
+    pub fn at(address: &Address, certificate: Option<&Certificate>) -> Result<Self, Error> {
         let listen = |cause| Error::Listen { address: address.clone(), cause };
         let listener = match address {
-            Address::Tcp(address) => TcpListener::bind(address).map(Self::Tcp),
+            Address::Tcp(address) => {
+                TcpListener::bind(address).map(|made| Self::Tcp(made, certificate.cloned()))
+            }
             Address::Unix(path) => listen_at(path).map(|made| Self::Unix(made, path.clone())),
         };
         let listener = listener.map_err(listen)?;
         match &listener {
-            Self::Tcp(tcp) => tcp.set_nonblocking(true),
+            Self::Tcp(tcp, _) => tcp.set_nonblocking(true),
             Self::Unix(unix, _) => unix.set_nonblocking(true),
         }
         .map_err(listen)?;
@@ -43,7 +49,7 @@ impl Listener {
     /// The address, with the port that the system has chosen for port 0.
     pub fn address(&self) -> Address {
         match self {
-            Self::Tcp(tcp) => {
+            Self::Tcp(tcp, _) => {
                 Address::Tcp(tcp.local_addr().expect("a listener is bound to an address"))
             }
             Self::Unix(_, path) => Address::Unix(path.clone()),
@@ -53,13 +59,21 @@ impl Listener {
     /// The next connection, and the address of its client.
     pub fn accept(&self) -> io::Result<(Stream, String)> {
         match self {
-            Self::Tcp(tcp) => {
+            Self::Tcp(tcp, certificate) => {
                 let (stream, address) = tcp.accept()?;
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
                 sockopt::set_socket_keepalive(&stream, true)?;
                 sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
-                Ok((Stream::Tcp(stream), address.to_string()))
+                let stream = match certificate {
+                    None => Stream::Tcp(stream),
+                    Some(certificate) => {
+                        let mut session = certificate.accept().map_err(io::Error::other)?;
+                        session.set_buffer_limit(Some(OUTPUT_BYTES));
+                        Stream::Tls(Box::new(StreamOwned::new(session, stream)))
+                    }
+                };
+                Ok((stream, address.to_string()))
             }
             Self::Unix(unix, path) => {
                 let (stream, _) = unix.accept()?;
@@ -95,7 +109,7 @@ impl Drop for Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Tcp(tcp, _) => tcp.as_fd(),
             Self::Unix(unix, _) => unix.as_fd(),
         }
     }
@@ -105,13 +119,26 @@ impl AsFd for Listener {
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    Tls(Box<StreamOwned<ServerConnection, TcpStream>>),
     Unix(UnixStream),
+}
+
+impl Stream {
+    /// Says that nothing follows, as far as the system takes it.
+    pub fn end(&mut self) {
+        if let Self::Tls(tls) = self {
+            tls.conn.send_close_notify();
+            // The connection ends in any case.
+            let _ = self.flush();
+        }
+    }
 }
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Tls(tls) => tls.sock.as_fd(),
             Self::Unix(unix) => unix.as_fd(),
         }
     }
@@ -121,6 +148,7 @@ impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(tcp) => tcp.read(into),
+            Self::Tls(tls) => tls.read(into),
             Self::Unix(unix) => unix.read(into),
         }
     }
@@ -130,11 +158,22 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(tcp) => tcp.write(bytes),
+            // Beyond its buffer it takes nothing, and says so.
+            Self::Tls(tls) => match tls.write(bytes)? {
+                0 if !bytes.is_empty() => Err(io::ErrorKind::WouldBlock.into()),
+                count => Ok(count),
+            },
             Self::Unix(unix) => unix.write(bytes),
         }
     }
 
+    /// Hands everything to the system that was written.
     fn flush(&mut self) -> io::Result<()> {
+        let Self::Tls(tls) = self else { return Ok(()) };
+        let tls = &mut **tls;
+        while tls.conn.wants_write() {
+            tls.conn.write_tls(&mut tls.sock)?;
+        }
         Ok(())
     }
 }

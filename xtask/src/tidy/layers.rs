@@ -115,7 +115,8 @@ const LAYERS: [Layers; 16] = [
         order: &[
             &["address", "failure", "item", "limits", "protocol"],
             &["clients", "copies", "cursors", "error", "figures", "input"],
-            &["password", "store", "stream"],
+            &["password", "store", "tls"],
+            &["stream"],
             &["context"],
             &["output"],
             &["gets"],

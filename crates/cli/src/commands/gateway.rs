@@ -45,6 +45,12 @@ pub struct GatewayArgs {
     /// need one
     #[arg(long, value_name = "FILE")]
     password: Option<PathBuf>,
+    /// Certificate that clients see at addresses HOST:PORT, in PEM; they have to speak TLS 1.3
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Threads that serve clients
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     threads: usize,
@@ -65,8 +71,9 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
     allow_many_connections();
     let cluster = args.table.connect(Access::Write)?;
     let table = args.table.name().to_owned();
-    let config =
-        GatewayConfig { table, resp, memcached, password: args.password, threads: args.threads };
+    let GatewayArgs { password, threads, .. } = args;
+    let tls = args.tls_cert.zip(args.tls_key);
+    let config = GatewayConfig { table, resp, memcached, password, tls, threads };
     let gateway = Gateway::start(cluster, config).map_err(wrong_call)?;
     let listens = |what: &str, addresses: Vec<Address>| {
         let each = |address: &Address| format!("{what} at {address}");
@@ -88,7 +95,7 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
 fn wrong_call(error: Error) -> anyhow::Error {
     match error {
         Error::Cluster(error) => error.into(),
-        Error::Open { .. } | Error::Password { .. } | Error::Usage(_) => {
+        Error::Open { .. } | Error::Password { .. } | Error::Tls { .. } | Error::Usage(_) => {
             Usage(error.to_string()).into()
         }
         other => other.into(),
