@@ -35,8 +35,8 @@ pub struct GatewayConfig {
     /// A file whose first line is the password. Without one nobody needs a password, and all
     /// addresses have to be local.
     pub password: Option<PathBuf>,
-    /// The files of a certificate and of its key, in PEM, for clients that come over TCP: they have to
-    /// speak TLS 1.3 then.
+    /// The files of a certificate and of its key, in PEM, for clients that come over TCP: they have
+    /// to speak TLS 1.3 then.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Threads that serve clients, each of which opens the table for itself.
     pub threads: usize,
