@@ -18,6 +18,7 @@ use crate::input::Pool;
 use crate::limits::LANES;
 use crate::password::Password;
 use crate::protocol::Protocol;
+use crate::slowlog::Slowlog;
 use crate::store::Store;
 use crate::stream::{Listener, Stream};
 
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub started: Instant,
     pub is_stopping: AtomicBool,
     pub copies: Copies,
+    pub slowlog: Slowlog,
     /// Connections so far.
     pub accepted: AtomicUsize,
     /// The longest value of the table.

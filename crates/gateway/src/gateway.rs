@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use loch::Cluster;
 
@@ -16,10 +16,13 @@ use crate::cursors::Cursors;
 use crate::error::Error;
 use crate::password::Password;
 use crate::protocol::Protocol;
+use crate::slowlog::Slowlog;
 use crate::stream::Listener;
 use crate::thread;
 use crate::tls::Certificate;
 
+/// Commands of Redis that take longer are kept: as in Redis.
+const SLOWER_THAN: Duration = Duration::from_millis(10);
 /// The most threads of a gateway.
 const THREADS_MAX: usize = 256;
 
@@ -38,14 +41,23 @@ pub struct GatewayConfig {
     /// The files of a certificate and of its key, in PEM, for clients that come over TCP: they have
     /// to speak TLS 1.3 then.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// Commands of Redis that take longer are kept for `SLOWLOG`; `None`: nothing is kept.
+    pub slower_than: Option<Duration>,
     /// Threads that serve clients, each of which opens the table for itself.
     pub threads: usize,
 }
 
 impl Default for GatewayConfig {
     fn default() -> Self {
-        let (resp, memcached) = (Vec::new(), Vec::new());
-        Self { table: "default".to_owned(), resp, memcached, password: None, tls: None, threads: 1 }
+        Self {
+            table: "default".to_owned(),
+            resp: Vec::new(),
+            memcached: Vec::new(),
+            password: None,
+            tls: None,
+            slower_than: Some(SLOWER_THAN),
+            threads: 1,
+        }
     }
 }
 
@@ -102,16 +114,14 @@ impl Gateway {
             cursors: Cursors::default(),
             threads: mailboxes.map_err(system("cannot make an event"))?,
             copies: Copies::default(),
+            slowlog: Slowlog::new(config.slower_than),
             started: Instant::now(),
             is_stopping: AtomicBool::new(false),
             accepted: AtomicUsize::new(0),
         });
         let mut gateway = Self { shared, threads: Vec::new() };
         for number in 0..config.threads {
-            gateway.start_thread(number).map_err(|error| match error {
-                Error::System { cause, .. } => system("cannot start a thread")(cause),
-                error => error,
-            })?;
+            gateway.start_thread(number)?;
         }
         Ok(gateway)
     }
@@ -125,10 +135,8 @@ impl Gateway {
             Ok(table) => {
                 // The starter waits for it.
                 let _ = opened.send(Ok(()));
-                if let Err(error) = thread::serve(&shared, number, &table) {
-                    tracing::error!(%error, number, "a thread of the gateway has ended");
-                    std::process::exit(3);
-                }
+                let served = thread::serve(&shared, number, &table);
+                served.expect("the system keeps a poll set and its descriptors");
             }
         };
         let thread = std::thread::Builder::new().name(format!("loch-gateway-{number}"));

@@ -43,6 +43,7 @@ mod output;
 mod password;
 mod protocol;
 mod resp;
+mod slowlog;
 mod store;
 mod stream;
 mod thread;

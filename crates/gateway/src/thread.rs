@@ -28,6 +28,8 @@ use crate::{memcached, resp};
 /// The events of what is no connection have numbers from this one on, downwards.
 const WAKES: u64 = u64::MAX;
 const LISTENERS: u64 = 1 << 32;
+/// How long a thread rests if the process can have no more descriptors.
+const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(10);
 /// Events that are taken at a time.
 const EVENTS: usize = 256;
 
@@ -116,8 +118,17 @@ impl<'t> Thread<'t> {
     fn accept(&mut self, listener: usize) {
         let shared = self.cx.shared;
         let (listener, protocol) = &shared.listeners[listener];
-        // Another thread may have taken it.
-        let Ok((stream, from)) = listener.accept() else { return };
+        let (stream, from) = match listener.accept() {
+            Ok(accepted) => accepted,
+            // Another thread has taken it, or its client is gone.
+            Err(error) if is_of_one_client(&error) => return,
+            Err(error) => {
+                tracing::warn!(%error, "no client can connect");
+                // It stays in the queue: a thread that looked again at once would do nothing else.
+                std::thread::sleep(NO_DESCRIPTORS_PAUSE);
+                return;
+            }
+        };
         let to = listener.address().to_string();
         let thread = shared.accepted.fetch_add(1, Ordering::Relaxed) % shared.threads.len();
         shared.threads[thread].give((stream, from, to, *protocol));
@@ -213,6 +224,11 @@ impl<'t> Thread<'t> {
         }
         Ok(())
     }
+}
+
+fn is_of_one_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
 }
 
 async fn turn<'t>(

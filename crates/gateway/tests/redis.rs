@@ -119,3 +119,25 @@ fn a_scan_brings_every_key_and_ends() {
     client.send(b"SCAN 18446744073709551615\r\n");
     assert!(support::text(&client.resp_answer()).starts_with("-ERR invalid cursor"));
 }
+
+#[test]
+fn commands_that_took_longer_than_wanted_are_kept() {
+    let config = loch_gateway::GatewayConfig {
+        slower_than: Some(std::time::Duration::ZERO),
+        ..loch_gateway::GatewayConfig::default()
+    };
+    let gateway = support::gateway_with(config);
+    let mut client = gateway.resp();
+    for request in ["CLIENT SETNAME me", "SET k v", "APPEND k w", "SLOWLOG GET 2"] {
+        client.send(format!("{request}\r\n").as_bytes());
+        if request != "SLOWLOG GET 2" {
+            client.resp_answer();
+        }
+    }
+    let said = support::text(&client.resp_answer());
+    let order = ["*2\r\n", "APPEND", "k\r\n", "w\r\n", "me\r\n", "SET", "v\r\n"];
+    let mut at = 0;
+    for part in order {
+        at += said[at..].find(part).unwrap_or_else(|| panic!("{part:?} in {said}"));
+    }
+}

@@ -115,7 +115,7 @@ const LAYERS: [Layers; 16] = [
         order: &[
             &["address", "failure", "item", "limits", "protocol"],
             &["clients", "copies", "cursors", "error", "figures", "input"],
-            &["password", "store", "tls"],
+            &["password", "slowlog", "store", "tls"],
             &["stream"],
             &["context"],
             &["output"],

@@ -1,6 +1,7 @@
 //! `loch gateway`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -51,6 +52,9 @@ pub struct GatewayArgs {
     /// The certificate's key, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Keep commands of Redis that take longer, in microseconds, for SLOWLOG; -1: none
+    #[arg(long, value_name = "TIME", default_value_t = 10_000, allow_negative_numbers = true)]
+    slowlog: i64,
     /// Threads that serve clients
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     threads: usize,
@@ -73,7 +77,8 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
     let table = args.table.name().to_owned();
     let GatewayArgs { password, threads, .. } = args;
     let tls = args.tls_cert.zip(args.tls_key);
-    let config = GatewayConfig { table, resp, memcached, password, tls, threads };
+    let slower_than = u64::try_from(args.slowlog).ok().map(Duration::from_micros);
+    let config = GatewayConfig { table, resp, memcached, password, tls, slower_than, threads };
     let gateway = Gateway::start(cluster, config).map_err(wrong_call)?;
     let listens = |what: &str, addresses: Vec<Address>| {
         let each = |address: &Address| format!("{what} at {address}");

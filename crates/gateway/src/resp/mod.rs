@@ -185,7 +185,7 @@ impl Session {
                     called("set", count)
                 }
                 Run::Lanes(count) => {
-                    self.in_lanes(cx, &rest[..count], &mut output.bytes).await;
+                    self.in_lanes(cx, client, &rest[..count], &mut output.bytes).await;
                     count
                 }
                 Run::Mget => match self.get_list(cx, &rest[0][1..], output).await {
@@ -303,13 +303,19 @@ impl Session {
         }
     }
 
-    async fn in_lanes(&self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
+    async fn in_lanes(
+        &self,
+        cx: &Context<'_>,
+        client: &Client,
+        requests: &[Request<'_>],
+        output: &mut Vec<u8>,
+    ) {
         let mut answers = vec![Vec::new(); requests.len()];
         let resp = self.resp;
         let lanes = requests.iter().zip(&mut answers).map(|(request, answer)| async move {
             let command = Command::of(request[0]).expect("it was found for the run");
             let mut reply = Reply { bytes: answer, resp };
-            execute_data(cx, cx.store, command, request, &mut reply).await;
+            execute_data((cx, client), cx.store, command, request, &mut reply).await;
         });
         run(LANES, lanes, |()| ()).await;
         answers.iter().for_each(|answer| output.extend_from_slice(answer));
@@ -355,7 +361,7 @@ impl Session {
             return Next::Goes;
         }
         if command.family.is_of_data() {
-            execute_data(cx, cx.store, command, request, &mut reply).await;
+            execute_data((cx, client), cx.store, command, request, &mut reply).await;
             return Next::Goes;
         }
         let began = Instant::now();
@@ -364,10 +370,15 @@ impl Session {
             Family::Connection => connection::execute(self, cx, client, command, request, output)
                 .await
                 .map(|then| next = then),
-            Family::Transaction => self.transact(cx, command, request, output).await,
+            Family::Transaction => self.transact((cx, client), command, request, output).await,
             _ => execute_other(cx, cx.store, command, request, &mut reply).await,
         };
-        cx.figures().called(command.name, 1, began.elapsed().as_nanos() as u64);
+        let took = began.elapsed();
+        cx.figures().called(command.name, 1, took.as_nanos() as u64);
+        // It may have a password.
+        if command.family != Family::Connection {
+            cx.shared.slowlog.note(client, request, took);
+        }
         tell(cx, done, &mut self.reply(output));
         next
     }
@@ -407,7 +418,7 @@ fn unknown(request: &[&[u8]]) -> String {
 
 /// Executes a command that does nothing but read and change items, and answers it.
 async fn execute_data(
-    cx: &Context<'_>,
+    (cx, client): (&Context<'_>, &Client),
     store: Store<'_>,
     command: &'static Command,
     request: Request<'_>,
@@ -423,7 +434,9 @@ async fn execute_data(
         Family::Strings => strings::execute(cx, store, command.name, request, reply).await,
         _ => unreachable!("a command of another family says something of more than items"),
     };
-    cx.figures().called(command.name, 1, began.elapsed().as_nanos() as u64);
+    let took = began.elapsed();
+    cx.figures().called(command.name, 1, took.as_nanos() as u64);
+    cx.shared.slowlog.note(client, request, took);
     if done.is_err() {
         // An answer that was begun is none.
         reply.bytes.truncate(start);

@@ -1,8 +1,8 @@
 //! Commands about the gateway.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::connection::subcommand;
+use super::connection::{subcommand, wrong_subcommand};
 use super::options::{SYNTAX, is, number};
 use super::reply::Reply;
 use super::{glob, info};
@@ -29,6 +29,7 @@ pub(super) async fn execute(
             reply.verbatim(&text);
         }
         "config" => config(cx, request, reply)?,
+        "slowlog" => slowlog(cx, request, reply)?,
         "memory" => memory(store, request, reply).await?,
         other => unreachable!("{other} is a command about the gateway"),
     }
@@ -42,6 +43,7 @@ fn parameters(cx: &Context<'_>) -> Vec<(&'static str, String)> {
     let bytes = table.map_or(0, |table| table.index_bytes + table.data_bytes);
     let evicts = table.is_some_and(|table| table.evicts);
     let text = str::to_owned;
+    let micros = |time: Duration| time.as_micros().to_string();
     vec![
         ("appendonly", text("no")),
         ("databases", text("1")),
@@ -50,6 +52,11 @@ fn parameters(cx: &Context<'_>) -> Vec<(&'static str, String)> {
         ("maxmemory-policy", text(if evicts { "allkeys-lfu" } else { "noeviction" })),
         ("proto-max-bulk-len", crate::limits::ARGUMENT_BYTES_MAX.to_string()),
         ("save", text("")),
+        (
+            "slowlog-log-slower-than",
+            cx.shared.slowlog.slower_than().map_or("-1".to_owned(), micros),
+        ),
+        ("slowlog-max-len", crate::slowlog::KEPT.to_string()),
         ("timeout", text("0")),
     ]
 }
@@ -105,6 +112,39 @@ fn config(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<
             let asked = String::from_utf8_lossy(request[1]);
             return Err(format!("ERR unknown subcommand '{asked}'. Try CONFIG HELP.").into());
         }
+    }
+    Ok(())
+}
+
+fn slowlog(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
+    let log = &cx.shared.slowlog;
+    match (subcommand(request).as_str(), &request[2..]) {
+        ("get", count @ ([] | [_])) => {
+            let count = match count.first().map(|count| number(count)) {
+                None => 10,
+                Some(Ok(-1)) => usize::MAX,
+                Some(Ok(count @ 0..)) => count as usize,
+                Some(_) => {
+                    return Err("ERR count should be greater than or equal to -1".into());
+                }
+            };
+            let slow = log.last(count);
+            reply.array(slow.len());
+            for slow in slow {
+                reply.array(6);
+                [slow.id, slow.at_s, slow.took_us].iter().for_each(|n| reply.integer(*n as i64));
+                reply.array(slow.arguments.len());
+                slow.arguments.iter().for_each(|argument| reply.bulk(argument));
+                reply.bulk(slow.address.as_bytes());
+                reply.bulk(slow.name.as_bytes());
+            }
+        }
+        ("len", []) => reply.integer(log.len() as i64),
+        ("reset", []) => {
+            log.reset();
+            reply.ok();
+        }
+        _ => return Err(wrong_subcommand(request, &["get", "len", "reset"])),
     }
     Ok(())
 }

@@ -149,6 +149,7 @@ pub(crate) const COMMANDS: &[Command] = {
         command("config", -2, Server, NONE, ASK),
         command("info", -1, Server, NONE, ASK),
         command("memory", -2, Server, (2, 2, 1), SCAN),
+        command("slowlog", -2, Server, NONE, ASK),
         command("time", 1, Server, NONE, ASK),
         command("append", 3, Strings, ONE, WRITE),
         command("get", 2, Strings, ONE, READ),

@@ -15,6 +15,7 @@ use loch::Version;
 
 use super::table::{Command, Family};
 use super::{Reply, Session, execute_data, execute_other, tell};
+use crate::clients::Client;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::limits::{QUEUED_BYTES_MAX, QUEUED_MAX, UPDATE_TIME};
@@ -72,7 +73,7 @@ impl Transaction {
 impl Session {
     pub(super) async fn transact(
         &mut self,
-        cx: &Context<'_>,
+        (cx, client): (&Context<'_>, &Client),
         command: &'static Command,
         request: &[&[u8]],
         output: &mut Vec<u8>,
@@ -109,13 +110,17 @@ impl Session {
                 self.transaction.watched.clear();
                 self.reply(output).ok();
             }
-            "exec" => return self.exec(cx, output).await,
+            "exec" => return self.exec((cx, client), output).await,
             other => unreachable!("{other} is a command on transactions"),
         }
         Ok(())
     }
 
-    async fn exec(&mut self, cx: &Context<'_>, output: &mut Vec<u8>) -> Result<(), Failure> {
+    async fn exec(
+        &mut self,
+        (cx, client): (&Context<'_>, &Client),
+        output: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
         let Transaction { queue, has_failed, watched, .. } = std::mem::take(&mut self.transaction);
         let queue = queue.ok_or("ERR EXEC without MULTI")?;
         if has_failed {
@@ -138,7 +143,7 @@ impl Session {
                 return Ok(());
             }
             let start = reply.bytes.len();
-            execute_queue(cx, cx.store.on(&draft), &queue, &mut reply).await;
+            execute_queue((cx, client), cx.store.on(&draft), &queue, &mut reply).await;
             if !cx.store.commit(draft.into_inner()).await? {
                 reply.bytes.truncate(start);
                 reply.null_array();
@@ -155,14 +160,14 @@ impl Session {
             return Err(SEVERAL_KEYS.into());
         }
         if !is_of_one_key {
-            execute_queue(cx, cx.store, &queue, &mut reply).await;
+            execute_queue((cx, client), cx.store, &queue, &mut reply).await;
             return Ok(());
         }
         let until = Instant::now() + UPDATE_TIME;
         while Instant::now() < until {
             let draft = RefCell::new(cx.store.draft(keys[0]).await?);
             let start = reply.bytes.len();
-            execute_queue(cx, cx.store.on(&draft), &queue, &mut reply).await;
+            execute_queue((cx, client), cx.store.on(&draft), &queue, &mut reply).await;
             let done = cx.store.commit(draft.into_inner()).await;
             if let Ok(true) = done {
                 return Ok(());
@@ -175,7 +180,7 @@ impl Session {
 }
 
 async fn execute_queue(
-    cx: &Context<'_>,
+    (cx, client): (&Context<'_>, &Client),
     store: Store<'_>,
     queue: &[Queued],
     reply: &mut Reply<'_>,
@@ -185,7 +190,7 @@ async fn execute_queue(
         let request: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
         match command.family {
             family if family.is_of_data() => {
-                execute_data(cx, store, command, &request, reply).await;
+                execute_data((cx, client), store, command, &request, reply).await;
             }
             Family::Scan | Family::Server => {
                 let start = reply.bytes.len();
