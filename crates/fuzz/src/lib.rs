@@ -9,6 +9,7 @@
 mod config;
 mod entry;
 mod functions;
+mod gateway;
 mod input;
 mod kv_direct_packet;
 mod memory;
@@ -19,6 +20,7 @@ mod wire;
 pub use config::config;
 pub use entry::entry;
 pub use functions::functions;
+pub use gateway::{gateway_memcached, gateway_resp};
 pub use kv_direct_packet::kv_direct_packet;
 pub use memory::memory;
 pub use region_header::region_header;
@@ -29,10 +31,12 @@ pub use wire::wire;
 pub type Target = fn(&[u8]);
 
 /// All targets, by their names.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("config", config),
     ("entry", entry),
     ("functions", functions),
+    ("gateway_memcached", gateway_memcached),
+    ("gateway_resp", gateway_resp),
     ("kv_direct_packet", kv_direct_packet),
     ("memory", memory),
     ("region_header", region_header),

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use loch_fuzz::{TARGETS, Target};
 
 /// Mutated inputs of each target, so that all take a few seconds together.
-const MUTATIONS: [(&str, u64); 9] = [
+const MUTATIONS: [(&str, u64); 11] = [
     ("config", 20_000),
     ("entry", 60_000),
     ("functions", 1_500),
+    ("gateway_memcached", 40_000),
+    ("gateway_resp", 40_000),
     ("kv_direct_packet", 60_000),
     ("memory", 1_500),
     ("region_header", 15_000),
@@ -130,6 +132,16 @@ fn words_and_headers_mean_one_thing_or_nothing() {
 #[test]
 fn functions_of_users_keep_within_their_limits() {
     replay("functions");
+}
+
+#[test]
+fn requests_of_redis_are_the_same_however_they_are_split() {
+    replay("gateway_resp");
+}
+
+#[test]
+fn requests_of_memcached_are_the_same_however_they_are_split() {
+    replay("gateway_memcached");
 }
 
 #[test]

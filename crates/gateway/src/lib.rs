@@ -33,6 +33,9 @@ mod cursors;
 mod error;
 mod failure;
 mod figures;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway;
 mod gets;
 mod input;

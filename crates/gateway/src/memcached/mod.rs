@@ -261,6 +261,29 @@ impl Session {
     }
 }
 
+/// The request at the front of some bytes, its length, and the bytes behind it that are passed
+/// over; or the bytes that it has at least. An error says that it is none.
+#[cfg(feature = "fuzzing")]
+#[allow(clippy::type_complexity, reason = "it is for the fuzz targets alone")]
+pub(crate) fn parsed(
+    bytes: &[u8],
+    data_max: u64,
+) -> Result<Result<((Vec<Vec<u8>>, String), usize, usize), usize>, String> {
+    let mut words = Vec::new();
+    match parse(bytes, data_max, &mut words) {
+        Parsed::Request { data, consumed } => {
+            let (text, rest) = match data {
+                Data::TooLarge { rest } => ("too large".to_owned(), rest),
+                data => (format!("{data:?}"), 0),
+            };
+            let words = words.into_iter().map(<[u8]>::to_vec).collect();
+            Ok(Ok(((words, text), consumed, rest)))
+        }
+        Parsed::Incomplete { needed } => Ok(Err(needed)),
+        Parsed::TooLong => Err("too long".to_owned()),
+    }
+}
+
 fn line(output: &mut Vec<u8>, text: &str) {
     output.extend_from_slice(text.as_bytes());
     output.extend_from_slice(b"\r\n");

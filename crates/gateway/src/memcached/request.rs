@@ -31,16 +31,15 @@ const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
 
 /// Parses the request at the front. A data block of more than `data_max` bytes is not waited for.
 pub(crate) fn parse<'a>(bytes: &'a [u8], data_max: u64, words: &mut Vec<&'a [u8]>) -> Parsed<'a> {
-    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-        let is_list = || {
-            let start = bytes.trim_ascii_start();
-            start.starts_with(b"get ") || start.starts_with(b"gets ")
-        };
-        return match bytes.len() > MEMCACHED_LINE_BYTES && !is_list() {
-            true => Parsed::TooLong,
-            false => Parsed::Incomplete { needed: bytes.len() + 1 },
-        };
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let is_list = || {
+        let start = bytes.trim_ascii_start();
+        start.starts_with(b"get ") || start.starts_with(b"gets ")
     };
+    if end.unwrap_or(bytes.len()) > MEMCACHED_LINE_BYTES && !is_list() {
+        return Parsed::TooLong;
+    }
+    let Some(end) = end else { return Parsed::Incomplete { needed: bytes.len() + 1 } };
     let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
     let before = words.len();
     words.extend(line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()));

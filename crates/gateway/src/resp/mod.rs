@@ -384,6 +384,23 @@ impl Session {
     }
 }
 
+/// The request at the front of some bytes and its length, or the bytes that it has at least; an
+/// error says that it is none.
+#[cfg(feature = "fuzzing")]
+#[allow(clippy::type_complexity, reason = "it is for the fuzz targets alone")]
+pub(crate) fn parsed(bytes: &[u8]) -> Result<Result<(Vec<Vec<u8>>, usize), usize>, String> {
+    let mut found = Vec::new();
+    match parse(bytes, true, &mut found) {
+        Parsed::Request { consumed } => {
+            Ok(Ok((found.into_iter().map(<[u8]>::to_vec).collect(), consumed)))
+        }
+        Parsed::Inline { arguments, consumed } => Ok(Ok((arguments, consumed))),
+        Parsed::Incomplete { needed } => Ok(Err(needed)),
+        Parsed::Wrong(problem) => Err(problem.to_owned()),
+        Parsed::NoBulk(byte) => Err(format!("no bulk: {byte}")),
+    }
+}
+
 /// The key of a request that does nothing but read or change one item.
 fn only_key<'a>(request: Request<'a>) -> Option<&'a [u8]> {
     let command = Command::of(request[0])?;
