@@ -121,7 +121,7 @@ const LAYERS: [Layers; 16] = [
             &["output"],
             &["gets"],
             &["memcached", "resp"],
-            &["connection"],
+            &["connection", "fuzzing"],
             &["thread"],
             &["gateway"],
         ],
