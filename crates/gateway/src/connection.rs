@@ -70,7 +70,9 @@ impl<'t> Connection<'t> {
             if self.input.len() == 0 || self.input.len() < self.needed {
                 if has_read {
                     // What came does not make up a request yet, or all is done: the others' turn.
-                    return Ok(Waits::No);
+                    // If more has come, the poll set says so.
+                    let is_known = !self.stream.keeps_input() && !cx.is_stopping();
+                    return Ok(if is_known { Waits::ForInput } else { Waits::No });
                 }
                 has_read = true;
                 match self.input.read(&mut self.stream, cx.pool())? {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -112,6 +112,11 @@ impl<'t> Context<'t> {
     pub fn new(shared: &'t Arc<Shared>, store: Store<'t>, thread: usize) -> Self {
         let (pool, outputs, usage) = (Pool::default(), RefCell::default(), RefCell::default());
         Self { shared, store, thread, pool, outputs, usage }
+    }
+
+    /// Whether the gateway stops.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.is_stopping.load(Ordering::Acquire)
     }
 
     pub fn thread(&self) -> usize {

@@ -124,6 +124,11 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// Whether there may be input that the system does not know of.
+    pub fn keeps_input(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
     /// Says that nothing follows, as far as the system takes it.
     pub fn end(&mut self) {
         if let Self::Tls(tls) = self {
