@@ -8,7 +8,7 @@ use crate::clients::Client;
 use crate::context::Context;
 use crate::figures::add;
 use crate::input::{Came, Input};
-use crate::limits::REQUEST_BYTES_MAX;
+use crate::limits::{READS_A_TURN, REQUEST_BYTES_MAX};
 use crate::output::Output;
 use crate::stream::Stream;
 
@@ -65,17 +65,17 @@ impl<'t> Connection<'t> {
         if !self.output.flush(&mut self.stream, cx).await? {
             return Ok(Waits::ForOutput);
         }
-        let mut has_read = false;
+        let mut reads = 0;
         while !self.ends {
             if self.input.len() == 0 || self.input.len() < self.needed {
-                if has_read {
-                    // What came does not make up a request yet, or all is done: the others' turn.
-                    // If more has come, the poll set says so.
+                let is_done = self.input.len() == 0 && reads > 0;
+                if is_done || reads == READS_A_TURN {
+                    // All is done, or a long request takes long: the others' turn. If more has come, the poll set says so.
                     let is_known = !self.stream.keeps_input() && !cx.is_stopping();
                     return Ok(if is_known { Waits::ForInput } else { Waits::No });
                 }
-                has_read = true;
-                match self.input.read(&mut self.stream, cx.pool())? {
+                reads += 1;
+                match self.input.read(&mut self.stream, cx.pool(), self.needed)? {
                     Came::Bytes(count) => add(&cx.figures().counters.bytes_in, count as u64),
                     Came::Nothing => return Ok(Waits::ForInput),
                     Came::End => {

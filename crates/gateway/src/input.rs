@@ -9,6 +9,9 @@ use std::io::{self, Read};
 
 use crate::limits::{LANES, READ_BYTES};
 
+/// Of a request, one of so many parts has to be there, before there is memory for all.
+const BELIEVED_PARTS: usize = 4;
+
 /// Buffers that connections use by turns.
 #[derive(Debug, Default)]
 pub(crate) struct Pool(RefCell<Vec<Vec<u8>>>);
@@ -54,9 +57,9 @@ impl Input {
         self.end - self.start
     }
 
-    /// Reads once from a connection.
-    pub fn read(&mut self, from: &mut impl Read, pool: &Pool) -> io::Result<Came> {
-        self.make_room(pool);
+    /// Reads once from a connection, whose next request has so many bytes at least.
+    pub fn read(&mut self, from: &mut impl Read, pool: &Pool, needed: usize) -> io::Result<Came> {
+        self.make_room(pool, needed);
         let room = &mut self.buffer[self.end..];
         let room = match room.len() {
             0..=READ_BYTES => room,
@@ -75,7 +78,7 @@ impl Input {
         }
     }
 
-    fn make_room(&mut self, pool: &Pool) {
+    fn make_room(&mut self, pool: &Pool, needed: usize) {
         if self.buffer.len() - self.end >= READ_BYTES / 2 {
             return;
         }
@@ -88,7 +91,10 @@ impl Input {
             self.buffer.copy_within(self.start..self.end, 0);
         } else {
             self.buffer.drain(..self.start);
-            self.buffer.resize(2 * len + READ_BYTES, 0);
+            // A request of which a good part has come is believed to have the rest.
+            let is_believed = needed / BELIEVED_PARTS <= len;
+            let room = if is_believed { needed.max(len) } else { 2 * len };
+            self.buffer.resize(room + READ_BYTES, 0);
         }
         (self.start, self.end) = (0, len);
     }
@@ -121,7 +127,7 @@ mod tests {
         let all: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
         let (mut input, mut from, mut at) = (Input::default(), &all[..], 0);
         for round in 0usize.. {
-            let came = input.read(&mut (&mut from).take(1 + round as u64 * 977), &pool).unwrap();
+            let came = input.read(&mut (&mut from).take(1 + round as u64 * 977), &pool, 0).unwrap();
             assert_eq!(input.bytes(), &all[at..at + input.len()]);
             let consumed =
                 if round % 7 < 5 { 0 } else { input.len() - round % 100.min(input.len()) };

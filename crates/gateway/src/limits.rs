@@ -12,8 +12,10 @@ pub const OUTPUT_BYTES: usize = 64 << 10;
 pub const LONG_BYTES: usize = 32 << 10;
 /// Bytes of long values that a gateway copies for clients that take them slowly.
 pub const COPIES_BYTES_MAX: usize = 32 << 20;
-/// Bytes that a thread reads from a connection in a turn.
+/// Bytes that a thread reads from a connection at a time.
 pub const READ_BYTES: usize = 128 << 10;
+/// How often it reads in a turn, if a request is that long.
+pub const READS_A_TURN: usize = 8;
 /// Connections that a thread serves side by side, and commands of one connection.
 pub const LANES: usize = 32;
 /// Arguments of a request, and bytes of one argument: as in Redis.
