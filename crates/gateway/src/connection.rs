@@ -70,7 +70,8 @@ impl<'t> Connection<'t> {
             if self.input.len() == 0 || self.input.len() < self.needed {
                 let is_done = self.input.len() == 0 && reads > 0;
                 if is_done || reads == READS_A_TURN {
-                    // All is done, or a long request takes long: the others' turn. If more has come, the poll set says so.
+                    // All is done, or a long request takes long: the others' turn. If more has
+                    // come, the poll set says so.
                     let is_known = !self.stream.keeps_input() && !cx.is_stopping();
                     return Ok(if is_known { Waits::ForInput } else { Waits::No });
                 }
