@@ -11,7 +11,6 @@ use crate::input::{Came, Input};
 use crate::limits::{READS_A_TURN, REQUEST_BYTES_MAX};
 use crate::output::Output;
 use crate::stream::Stream;
-
 use crate::{memcached, resp};
 
 /// The protocol of a connection, and what the client has said so far.

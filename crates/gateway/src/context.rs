@@ -1,9 +1,10 @@
 //! What the connections of a thread use: the table, and what the threads of a gateway share.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::clients::Clients;
 use crate::copies::Copies;
 use crate::cursors::Cursors;
-use crate::figures::Figures;
+use crate::figures::{Calls, Counters, Figures};
 use crate::input::Pool;
 use crate::limits::LANES;
 use crate::password::Password;
@@ -140,6 +141,19 @@ impl<'t> Context<'t> {
         let (at, took) = (Instant::now(), began.elapsed());
         *last = Some(LastUsage { at, took, usage: usage.clone() });
         Ok(usage)
+    }
+
+    /// A counter of all threads.
+    pub fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+        let threads = self.shared.threads.iter();
+        threads.map(|thread| counter(&thread.figures.counters).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Calls of all threads, by command.
+    pub fn calls(&self) -> BTreeMap<&'static str, Calls> {
+        let mut all = BTreeMap::new();
+        self.shared.threads.iter().for_each(|thread| thread.figures.add_calls(&mut all));
+        all
     }
 
     pub fn pool(&self) -> &Pool {

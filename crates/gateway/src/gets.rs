@@ -137,7 +137,7 @@ async fn answer_one<'t>(
     format: &impl Format,
     output: &mut Output<'t>,
 ) -> Result<usize, Failure> {
-    let table = cx.store.table().asynch();
+    let (table, start) = (cx.store.table().asynch(), output.bytes.len());
     let pinned = match table.pin(key).await {
         Err(Error::TooManyPins { .. }) => None,
         pinned => Some(pinned?),
@@ -159,8 +159,8 @@ async fn answer_one<'t>(
             format.head(0, Some(&found), &mut output.bytes);
             if found.len >= LONG_BYTES {
                 count(cx, 1, 0);
-                let start = value.len() - found.len;
-                output.send(key, value, start, format.tail(0, true));
+                let data_at = value.len() - found.len;
+                output.send(key, value, data_at, format.tail(0, true));
                 return Ok(found.len);
             }
             output.bytes.extend_from_slice(data);
@@ -169,7 +169,7 @@ async fn answer_one<'t>(
     };
     output.bytes.extend_from_slice(format.tail(0, is_hit));
     count(cx, is_hit.into(), (!is_hit).into());
-    Ok(output.bytes.len())
+    Ok(output.bytes.len() - start)
 }
 
 fn count(cx: &Context<'_>, hits: u64, misses: u64) {

@@ -1,12 +1,10 @@
 //! `stats`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{VERSION, line};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::figures::{Calls, Counters};
 
 type Lines = Vec<(String, String)>;
 
@@ -41,10 +39,6 @@ fn pair(name: &str, value: &dyn ToString) -> (String, String) {
 }
 
 fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
-    let sum = |counter: fn(&Counters) -> &AtomicU64| -> u64 {
-        let threads = cx.shared.threads.iter();
-        threads.map(|thread| counter(&thread.figures.counters).load(Ordering::Relaxed)).sum()
-    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let usage = cx.usage()?;
     let used: u64 = usage.iter().map(|node| node.index_bytes + node.entry_bytes).sum();
@@ -53,7 +47,7 @@ fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
     let forgotten = usage.iter().flat_map(|node| node.forgotten.iter().flatten());
     let evicted: u64 = forgotten.clone().map(|class| class.evicted).sum();
     let expired: u64 = forgotten.map(|class| class.expired).sum();
-    let (hits, misses) = (sum(|c| &c.hits), sum(|c| &c.misses));
+    let (hits, misses) = (cx.sum(|c| &c.hits), cx.sum(|c| &c.misses));
     Ok(vec![
         pair("pid", &std::process::id()),
         pair("uptime", &cx.shared.started.elapsed().as_secs()),
@@ -63,15 +57,15 @@ fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
         pair("pointer_size", &usize::BITS),
         pair("max_connections", &crate::limits::CLIENTS_MAX),
         pair("curr_connections", &cx.shared.clients.count()),
-        pair("total_connections", &sum(|c| &c.connections)),
-        pair("rejected_connections", &sum(|c| &c.rejected)),
+        pair("total_connections", &cx.sum(|c| &c.connections)),
+        pair("rejected_connections", &cx.sum(|c| &c.rejected)),
         pair("cmd_get", &(hits + misses)),
-        pair("cmd_set", &sum(|c| &c.sets)),
-        pair("cmd_touch", &sum(|c| &c.touches)),
+        pair("cmd_set", &cx.sum(|c| &c.sets)),
+        pair("cmd_touch", &cx.sum(|c| &c.touches)),
         pair("get_hits", &hits),
         pair("get_misses", &misses),
-        pair("bytes_read", &sum(|c| &c.bytes_in)),
-        pair("bytes_written", &sum(|c| &c.bytes_out)),
+        pair("bytes_read", &cx.sum(|c| &c.bytes_in)),
+        pair("bytes_written", &cx.sum(|c| &c.bytes_out)),
         pair("limit_maxbytes", &limit),
         pair("threads", &cx.shared.threads.len()),
         pair("bytes", &used),
@@ -127,10 +121,8 @@ fn slabs(cx: &Context<'_>) -> Result<Lines, Failure> {
 
 /// How long commands took, which memcached does not say.
 fn latency(cx: &Context<'_>) -> Lines {
-    let mut all = std::collections::BTreeMap::<&'static str, Calls>::new();
-    cx.shared.threads.iter().for_each(|thread| thread.figures.add_calls(&mut all));
     let mut lines = Lines::new();
-    for (name, calls) in all {
+    for (name, calls) in cx.calls() {
         let at = |part| calls.times_ns.value_at_quantile(part) as f64 / 1000.0;
         lines.push((format!("{name}:calls"), calls.count.to_string()));
         lines.push((format!("{name}:p50_us"), format!("{:.1}", at(0.5))));

@@ -1,12 +1,9 @@
 //! INFO.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::figures::{Calls, Counters};
 
 /// The version whose commands clients may expect.
 pub(super) const VERSION: &str = "7.2.0";
@@ -22,19 +19,6 @@ const SECTIONS: [(&str, bool); 8] = [
     ("commandstats", false),
     ("latencystats", false),
 ];
-
-/// A counter of all threads.
-fn sum(cx: &Context<'_>, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
-    let threads = cx.shared.threads.iter();
-    threads.map(|thread| counter(&thread.figures.counters).load(Ordering::Relaxed)).sum()
-}
-
-/// Calls of all threads, by command.
-fn calls(cx: &Context<'_>) -> BTreeMap<&'static str, Calls> {
-    let mut all = BTreeMap::new();
-    cx.shared.threads.iter().for_each(|thread| thread.figures.add_calls(&mut all));
-    all
-}
 
 /// The text of these sections.
 pub(super) fn text(cx: &Context<'_>, asked: &[&[u8]]) -> Result<String, Failure> {
@@ -88,21 +72,22 @@ fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
         "memory" => memory(cx)?,
         "persistence" => vec![field("loading", &0), field("rdb_bgsave_in_progress", &0)],
         "stats" => vec![
-            field("total_connections_received", &sum(cx, |c| &c.connections)),
-            field("total_commands_processed", &sum(cx, |c| &c.commands)),
-            field("total_net_input_bytes", &sum(cx, |c| &c.bytes_in)),
-            field("total_net_output_bytes", &sum(cx, |c| &c.bytes_out)),
-            field("rejected_connections", &sum(cx, |c| &c.rejected)),
-            field("keyspace_hits", &sum(cx, |c| &c.hits)),
-            field("keyspace_misses", &sum(cx, |c| &c.misses)),
-            field("total_error_replies", &sum(cx, |c| &c.errors)),
+            field("total_connections_received", &cx.sum(|c| &c.connections)),
+            field("total_commands_processed", &cx.sum(|c| &c.commands)),
+            field("total_net_input_bytes", &cx.sum(|c| &c.bytes_in)),
+            field("total_net_output_bytes", &cx.sum(|c| &c.bytes_out)),
+            field("rejected_connections", &cx.sum(|c| &c.rejected)),
+            field("keyspace_hits", &cx.sum(|c| &c.hits)),
+            field("keyspace_misses", &cx.sum(|c| &c.misses)),
+            field("total_error_replies", &cx.sum(|c| &c.errors)),
         ],
         "replication" => vec![
             field("role", &"master"),
             field("connected_slaves", &0),
             field("master_failover_state", &"no-failover"),
         ],
-        "commandstats" => calls(cx)
+        "commandstats" => cx
+            .calls()
             .iter()
             .map(|(name, calls)| {
                 let usec = calls.total_ns / 1000;
@@ -111,7 +96,8 @@ fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
                 (format!("cmdstat_{name}"), text)
             })
             .collect(),
-        _ => calls(cx)
+        _ => cx
+            .calls()
             .iter()
             .map(|(name, calls)| {
                 let at = |part| calls.times_ns.value_at_quantile(part) as f64 / 1000.0;
