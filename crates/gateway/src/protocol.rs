@@ -1,4 +1,6 @@
-//! What clients speak, and how far a session of it has come.
+//! What clients speak, how far a session of it has come, and which requests go together.
+
+use std::collections::HashSet;
 
 /// What clients of a listener speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,4 +18,24 @@ pub(crate) struct Progress {
     pub needed: usize,
     /// Whether the connection ends.
     pub ends: bool,
+}
+
+/// How many of the first requests have keys of their own, no two of which are the same. A request
+/// without a key ends them.
+pub(crate) fn of_different_keys<'a>(keys: impl Iterator<Item = Option<&'a [u8]>>) -> usize {
+    let mut seen = HashSet::new();
+    keys.take_while(|key| key.is_some_and(|key| seen.insert(key))).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_go_together_up_to_a_key_that_comes_again_or_is_none() {
+        let of = |keys: &[Option<&'static [u8]>]| of_different_keys(keys.iter().copied());
+        assert_eq!(of(&[]), 0);
+        assert_eq!(of(&[Some(b"a"), Some(b"b"), Some(b"a"), Some(b"c")]), 2);
+        assert_eq!(of(&[Some(b"a"), None, Some(b"b")]), 1);
+    }
 }

@@ -9,7 +9,6 @@ mod request;
 mod stats;
 mod text;
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +24,7 @@ use crate::gets::{self, Batch};
 use crate::item;
 use crate::limits::{BATCH_REQUESTS, LANES, MEMCACHED_KEY_BYTES};
 use crate::output::Output;
-use crate::protocol::Progress;
+use crate::protocol::{Progress, of_different_keys};
 use crate::store::Expires;
 
 /// The version whose commands clients may expect.
@@ -167,7 +166,7 @@ impl Session {
         (executed, true)
     }
 
-    fn next_run<'a>(&self, cx: &Context<'_>, requests: &[Request<'a>]) -> Run {
+    fn next_run(&self, cx: &Context<'_>, requests: &[Request<'_>]) -> Run {
         if !self.is_known {
             return Run::One;
         }
@@ -175,20 +174,14 @@ impl Session {
         if gets > 0 {
             return Run::Gets(gets);
         }
-        let mut keys = HashSet::new();
-        let is_set = |request: &&Request<'a>| {
-            plain_set(cx, request).is_some_and(|(key, _)| keys.insert(key))
-        };
-        let sets = requests.iter().take_while(is_set).count();
+        let set = |request| plain_set(cx, request).map(|(key, _)| key);
+        let sets = of_different_keys(requests.iter().map(set));
         if sets > 1 {
             return Run::Sets(sets);
         }
-        let mut keys = HashSet::new();
         // Long values are not read side by side.
         let lanes = self.batch.len().min(LANES);
-        let is_alone =
-            |request: &&Request<'a>| only_key(request).is_some_and(|key| keys.insert(key));
-        match requests.iter().take(lanes).take_while(is_alone).count() {
+        match of_different_keys(requests.iter().take(lanes).map(only_key)) {
             0 | 1 => Run::One,
             alone => Run::Lanes(alone),
         }

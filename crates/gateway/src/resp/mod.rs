@@ -21,7 +21,6 @@ mod strings;
 mod table;
 mod transaction;
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use loch::lanes::run;
@@ -38,7 +37,7 @@ use crate::figures::add;
 use crate::gets::{self, Batch};
 use crate::limits::{BATCH_REQUESTS, LANES};
 use crate::output::Output;
-use crate::protocol::Progress;
+use crate::protocol::{Progress, of_different_keys};
 use crate::store::Store;
 
 /// What a client has said so far.
@@ -204,7 +203,7 @@ impl Session {
     }
 
     /// As many of the first requests as are of a kind.
-    fn next_run<'a>(&self, cx: &Context<'_>, requests: &[Request<'a>]) -> Run {
+    fn next_run(&self, cx: &Context<'_>, requests: &[Request<'_>]) -> Run {
         if !self.is_known || self.transaction.is_open() {
             return Run::One;
         }
@@ -216,23 +215,13 @@ impl Session {
         if requests[0].len() > 1 && requests[0][0].eq_ignore_ascii_case(b"mget") {
             return Run::Mget;
         }
-        let mut keys = HashSet::new();
-        let is_set = |request: &&Request<'_>| {
-            is_plain(request, b"set", 3)
-                && crate::item::header(Default::default(), request[2]).is_none()
-                && request[2].len() as u64 <= cx.shared.value_bytes_max
-                && (1..=loch::limits::KEY_BYTES_MAX).contains(&request[1].len())
-        };
-        let sets = requests.iter().take_while(|r| is_set(r) && keys.insert(r[1])).count();
+        let sets = of_different_keys(requests.iter().map(|request| plain_set(cx, request)));
         if sets > 1 {
             return Run::Sets(sets);
         }
-        let mut keys = HashSet::new();
         // Long values are not read side by side.
         let lanes = self.batch.len().min(LANES);
-        let is_alone =
-            |request: &&Request<'a>| only_key(request).is_some_and(|key| keys.insert(key));
-        match requests.iter().take(lanes).take_while(is_alone).count() {
+        match of_different_keys(requests.iter().take(lanes).map(|request| only_key(request))) {
             0 | 1 => Run::One,
             alone => Run::Lanes(alone),
         }
@@ -410,6 +399,15 @@ fn only_key<'a>(request: Request<'a>) -> Option<&'a [u8]> {
         (Some(key), None) => Some(request[key]),
         _ => None,
     }
+}
+
+/// The key of a SET of a plain value.
+fn plain_set<'a>(cx: &Context<'_>, request: Request<'a>) -> Option<&'a [u8]> {
+    let fits = is_plain(request, b"set", 3)
+        && crate::item::header(Default::default(), request[2]).is_none()
+        && request[2].len() as u64 <= cx.shared.value_bytes_max
+        && (1..=loch::limits::KEY_BYTES_MAX).contains(&request[1].len());
+    fits.then(|| request[1])
 }
 
 /// Whether a request is this command with so many arguments and no others.
