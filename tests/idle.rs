@@ -15,9 +15,11 @@ use loch::{Cluster, ConnectOptions, Expiry, PutOptions, Table};
 use rustix::process::Signal;
 use support::{Node, Process, is_long, loch, private_dir, wait_for};
 
-/// CPU time of a process at rest: what its few looks at a word take, and what other processes of a
-/// busy machine make them spend. A thread that turns, if only at each millisecond, takes more.
+/// CPU time of a process at rest in a second: what its few looks at a word take. A thread that
+/// turns, if only at each millisecond, takes more.
 const REST: Duration = Duration::from_millis(5);
+/// How often the threads of a process at rest wake up in a second, all together.
+const WAKE_UPS: u64 = 20;
 
 /// CPU time that the threads of a process have taken, to the nanosecond, and how often they were
 /// woken. What the kernel counts in hundredths of a second would hide most of it.
@@ -78,24 +80,27 @@ fn wait_until_calm(pid: u32) {
     });
 }
 
-/// Waits until the node has not been woken for a while, and then looks for much longer.
-fn assert_sleeps(node: &Node, when: &str) {
-    let pid = node.process.pid();
-    let (mut last, mut since) = (effort(pid), Instant::now());
-    wait_for("the node to sleep", || {
-        let now = effort(pid);
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
-        (since.elapsed() >= Duration::from_millis(300)).then_some(())
+/// Waits until a process has not been woken for a while, and then looks for much longer, a third of
+/// the time each time.
+///
+/// A virtual machine counts as CPU time of a thread what its host does meanwhile with the core: ten
+/// milliseconds and more, if only seldom. So the calmest of the thirds counts. A thread that turns
+/// does so in all of them.
+fn assert_sleeps(pid: u32, when: &str) {
+    wait_until_calm(pid);
+    let third = Duration::from_secs(if is_long() { 20 } else { 1 });
+    let thirds = [0; 3].map(|_| {
+        let before = effort(pid);
+        // The test is that nothing happens in this time.
+        thread::sleep(third);
+        effort(pid).since(&before)
     });
-    let time = Duration::from_secs(if is_long() { 60 } else { 3 });
-    let before = effort(pid);
-    // The test is that nothing happens in this time.
-    thread::sleep(time);
-    let OfThread { cpu, switches } = effort(pid).since(&before);
-    println!("{when}: {cpu:?} and {switches} wake-ups in {} s", time.as_secs());
-    assert!(cpu < REST, "{when}: {cpu:?} of a node at rest");
+    println!("{when}: {thirds:?}, {} s each", third.as_secs());
+    let cpu = thirds.map(|of| of.cpu).into_iter().min().expect("three of them");
+    let switches = thirds.map(|of| of.switches).into_iter().min().expect("three of them");
+    let seconds = third.as_secs();
+    assert!(cpu < REST * seconds as u32, "{when}: {cpu:?} in {seconds} s at rest");
+    assert!(switches < WAKE_UPS * seconds, "{when}: {switches} wake-ups in {seconds} s at rest");
 }
 
 #[test]
@@ -107,7 +112,7 @@ fn a_node_at_rest_uses_no_cpu() {
     for key in 0..10_000_u32 {
         table.put(&key.to_le_bytes(), &[7; 64]).expect("there is room");
     }
-    assert_sleeps(&node, "with an idle client");
+    assert_sleeps(node.process.pid(), "with an idle client");
 
     // Clients come, go and die; then there is nothing to do again.
     assert_eq!(node.loch(&["put", "k", "v"]).code, Some(0));
@@ -119,7 +124,7 @@ fn a_node_at_rest_uses_no_cpu() {
     wait_for("its session", || (stats() == 2).then_some(()));
     dying.kill();
     wait_for("its session to end", || (stats() == 1).then_some(()));
-    assert_sleeps(&node, "after a client died");
+    assert_sleeps(node.process.pid(), "after a client died");
     assert!(table.get(&1_u32.to_le_bytes()).expect("it can be read").is_some());
 }
 
@@ -143,15 +148,7 @@ fn workers_at_rest_use_no_cpu() {
         for key in 0..1000_u32 {
             table.put(&key.to_le_bytes(), &[7; 64]).expect("there is room");
         }
-        let pid = node.process.pid();
-        wait_until_calm(pid);
-        let time = Duration::from_secs(if is_long() { 60 } else { 2 });
-        let before = effort(pid);
-        // The test is that nothing happens in this time, while no client sends anything.
-        thread::sleep(time);
-        let cpu = effort(pid).since(&before).cpu;
-        println!("{engine}: {cpu:?} in {} s", time.as_secs());
-        assert!(cpu < REST * if is_long() { 10 } else { 2 }, "{engine}: {cpu:?} at rest");
+        assert_sleeps(node.process.pid(), engine);
         // And they are there at once.
         assert!(table.get(&1_u32.to_le_bytes()).expect("it can be read").is_some());
     }
