@@ -2,30 +2,52 @@
 //!
 //! An idle connection holds none. A thread lends its connections buffers for a turn; a connection
 //! keeps only the bytes of a request that has not come whole, and more room only for bytes that
-//! have come.
+//! have come. A thread keeps some long buffers too: memory that is new is made of pages that the
+//! system has to clear first, which takes longer than all else about a long value.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
 
-use crate::limits::{LANES, READ_BYTES};
+use crate::limits::{LANES, LONG_BUFFER_BYTES_MAX, LONG_BUFFERS, READ_BYTES};
 
 /// Of a request, one of so many parts has to be there, before there is memory for all.
 const BELIEVED_PARTS: usize = 4;
 
 /// Buffers that connections use by turns.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(RefCell<Vec<Vec<u8>>>);
+pub(crate) struct Pool {
+    short: RefCell<Vec<Vec<u8>>>,
+    /// The last one is the one that was given back last.
+    long: RefCell<Vec<Vec<u8>>>,
+}
 
 impl Pool {
     fn take(&self) -> Vec<u8> {
-        self.0.borrow_mut().pop().unwrap_or_else(|| vec![0; READ_BYTES])
+        self.short.borrow_mut().pop().unwrap_or_else(|| vec![0; READ_BYTES])
+    }
+
+    /// A buffer of so many bytes, more than a short one has, or of little more.
+    fn take_long(&self, bytes: usize) -> Vec<u8> {
+        let mut pool = self.long.borrow_mut();
+        let fits = |buffer: &Vec<u8>| (bytes..=bytes + READ_BYTES).contains(&buffer.len());
+        match pool.iter().rposition(fits) {
+            Some(at) => pool.remove(at),
+            None => vec![0; bytes],
+        }
     }
 
     fn give_back(&self, buffer: Vec<u8>) {
-        let mut pool = self.0.borrow_mut();
-        if buffer.len() == READ_BYTES && pool.len() < LANES {
-            pool.push(buffer);
+        let (pool, most) = match buffer.len() {
+            READ_BYTES => (&self.short, LANES),
+            len if len > READ_BYTES && len <= LONG_BUFFER_BYTES_MAX => (&self.long, LONG_BUFFERS),
+            _ => return,
+        };
+        let mut pool = pool.borrow_mut();
+        if pool.len() == most {
+            // Of long ones the oldest goes: it may be shorter than what is needed now.
+            pool.remove(0);
         }
+        pool.push(buffer);
     }
 }
 
@@ -90,11 +112,12 @@ impl Input {
         } else if self.start >= READ_BYTES {
             self.buffer.copy_within(self.start..self.end, 0);
         } else {
-            self.buffer.drain(..self.start);
             // A request of which a good part has come is believed to have the rest.
             let is_believed = needed / BELIEVED_PARTS <= len;
             let room = if is_believed { needed.max(len) } else { 2 * len };
-            self.buffer.resize(room + READ_BYTES, 0);
+            let mut buffer = pool.take_long(room + READ_BYTES);
+            buffer[..len].copy_from_slice(self.bytes());
+            pool.give_back(std::mem::replace(&mut self.buffer, buffer));
         }
         (self.start, self.end) = (0, len);
     }
@@ -134,7 +157,7 @@ mod tests {
             input.consume(consumed);
             at += consumed;
             input.shrink(&pool);
-            assert!(input.buffer.len() <= 2 * input.len() + 2 * READ_BYTES);
+            assert!(input.buffer.len() <= 2 * input.len() + 3 * READ_BYTES);
             if came == Came::End {
                 break;
             }
@@ -144,5 +167,23 @@ mod tests {
         assert_eq!(at + rest, all.len());
         input.shrink(&pool);
         assert_eq!(input.buffer.capacity(), 0);
+    }
+
+    #[test]
+    fn long_buffers_are_used_again_and_a_thread_keeps_few_of_them() {
+        let pool = Pool::default();
+        let first = pool.take_long(1 << 20);
+        let at = first.as_ptr();
+        pool.give_back(first);
+        let short = pool.take_long(1 << 19);
+        assert_ne!(short.as_ptr(), at, "it is much longer than what is needed");
+        let again = pool.take_long((1 << 20) - 1);
+        assert_eq!((again.as_ptr(), again.len()), (at, 1 << 20));
+        let others: Vec<_> = (0..2 * LONG_BUFFERS).map(|_| pool.take_long(1 << 18)).collect();
+        pool.give_back(again);
+        others.into_iter().for_each(|buffer| pool.give_back(buffer));
+        pool.give_back(vec![0; LONG_BUFFER_BYTES_MAX + 1]);
+        let kept = pool.long.borrow();
+        assert_eq!(kept.iter().map(Vec::len).collect::<Vec<_>>(), [1 << 18; LONG_BUFFERS]);
     }
 }

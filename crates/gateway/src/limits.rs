@@ -14,6 +14,10 @@ pub const LONG_BYTES: usize = 32 << 10;
 pub const COPIES_BYTES_MAX: usize = 32 << 20;
 /// Bytes that a thread reads from a connection at a time.
 pub const READ_BYTES: usize = 128 << 10;
+/// Buffers for longer requests that a thread keeps.
+pub const LONG_BUFFERS: usize = 8;
+/// Bytes of such a buffer, at most.
+pub const LONG_BUFFER_BYTES_MAX: usize = 2 << 20;
 /// How often it reads in a turn, if a request is that long.
 pub const READS_A_TURN: usize = 8;
 /// Connections that a thread serves side by side, and commands of one connection.
