@@ -8,7 +8,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::net::sockopt;
+use rustix::fs::Mode;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustls::{ServerConnection, StreamOwned};
 
 use crate::address::Address;
@@ -18,6 +19,9 @@ use crate::tls::Certificate;
 
 /// A client that says nothing for so long is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
+
+/// Clients that wait to be accepted at a unix socket, as many as the standard library lets wait.
+const BACKLOG: i32 = 4096;
 
 /// A socket that clients connect to.
 #[derive(Debug)]
@@ -87,14 +91,17 @@ impl Listener {
 /// Makes a socket for this user alone. A file that a gateway has left behind gives way, and
 /// nothing else does.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
-    use std::os::unix::fs::PermissionsExt;
     let is_socket = path.symlink_metadata().is_ok_and(|data| data.file_type().is_socket());
     if is_socket && UnixStream::connect(path).is_err() {
         std::fs::remove_file(path)?;
     }
-    let made = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
-    Ok(made)
+    let made =
+        net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Before it has a name: the file gets this mode, so nobody else can connect at any moment.
+    rustix::fs::fchmod(&made, Mode::RWXU)?;
+    net::bind(&made, &SocketAddrUnix::new(path)?)?;
+    net::listen(&made, BACKLOG)?;
+    Ok(made.into())
 }
 
 impl Drop for Listener {
@@ -180,5 +187,28 @@ impl Write for Stream {
             tls.conn.write_tls(&mut tls.sock)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_unix_socket_is_for_its_user_alone_and_takes_the_place_of_an_abandoned_one_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        let made = listen_at(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        let _client = UnixStream::connect(&path).unwrap();
+        made.accept().unwrap();
+        assert_eq!(listen_at(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let file = folder.path().join("file");
+        std::fs::write(&file, "kept").unwrap();
+        assert_eq!(listen_at(&file).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(std::fs::read(&file).unwrap(), b"kept");
     }
 }
