@@ -42,6 +42,21 @@ pub(crate) struct Shared {
     pub value_bytes_max: u64,
 }
 
+impl Shared {
+    /// A counter of all threads.
+    pub fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+        let threads = self.threads.iter();
+        threads.map(|thread| counter(&thread.figures.counters).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Calls of all threads, by command.
+    pub fn calls(&self) -> BTreeMap<&'static str, Calls> {
+        let mut all = BTreeMap::new();
+        self.threads.iter().for_each(|thread| thread.figures.add_calls(&mut all));
+        all
+    }
+}
+
 /// A connection, the addresses of its client and of the listener, and what the client speaks.
 pub(crate) type New = (Stream, String, String, Protocol);
 
@@ -141,19 +156,6 @@ impl<'t> Context<'t> {
         let (at, took) = (Instant::now(), began.elapsed());
         *last = Some(LastUsage { at, took, usage: usage.clone() });
         Ok(usage)
-    }
-
-    /// A counter of all threads.
-    pub fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
-        let threads = self.shared.threads.iter();
-        threads.map(|thread| counter(&thread.figures.counters).load(Ordering::Relaxed)).sum()
-    }
-
-    /// Calls of all threads, by command.
-    pub fn calls(&self) -> BTreeMap<&'static str, Calls> {
-        let mut all = BTreeMap::new();
-        self.shared.threads.iter().for_each(|thread| thread.figures.add_calls(&mut all));
-        all
     }
 
     pub fn pool(&self) -> &Pool {

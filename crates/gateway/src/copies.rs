@@ -15,6 +15,11 @@ impl Copies {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
+    /// Bytes that are copied now.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) as u64
+    }
+
     pub fn give_back(&self, bytes: usize) {
         self.0.fetch_sub(bytes, Ordering::Relaxed);
     }

@@ -1,5 +1,6 @@
 //! Starting and stopping a gateway.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -14,6 +15,7 @@ use crate::context::{Mailbox, Shared};
 use crate::copies::Copies;
 use crate::cursors::Cursors;
 use crate::error::Error;
+use crate::http::Http;
 use crate::password::Password;
 use crate::protocol::Protocol;
 use crate::slowlog::Slowlog;
@@ -35,6 +37,8 @@ pub struct GatewayConfig {
     pub resp: Vec<Address>,
     /// Where clients of memcached connect.
     pub memcached: Vec<Address>,
+    /// Where `/metrics` is served, to everybody who can connect; `None`: nowhere.
+    pub http: Option<SocketAddr>,
     /// A file whose first line is the password. Without one nobody needs a password, and all
     /// addresses have to be local.
     pub password: Option<PathBuf>,
@@ -53,6 +57,7 @@ impl Default for GatewayConfig {
             table: "default".to_owned(),
             resp: Vec::new(),
             memcached: Vec::new(),
+            http: None,
             password: None,
             tls: None,
             slower_than: Some(SLOWER_THAN),
@@ -66,6 +71,7 @@ impl Default for GatewayConfig {
 /// It is stopped when it is dropped.
 pub struct Gateway {
     shared: Arc<Shared>,
+    http: Option<Http>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -119,7 +125,11 @@ impl Gateway {
             is_stopping: AtomicBool::new(false),
             accepted: AtomicUsize::new(0),
         });
-        let mut gateway = Self { shared, threads: Vec::new() };
+        let http = config.http.map(|address| {
+            let listen = |cause| Error::Listen { address: Address::Tcp(address), cause };
+            Http::start(address, &shared).map_err(listen)
+        });
+        let mut gateway = Self { shared, http: http.transpose()?, threads: Vec::new() };
         for number in 0..config.threads {
             gateway.start_thread(number)?;
         }
@@ -163,6 +173,11 @@ impl Gateway {
     /// Where clients of memcached connect.
     pub fn memcached(&self) -> Vec<Address> {
         self.addresses(Protocol::Memcached)
+    }
+
+    /// Where `/metrics` is served.
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(Http::address)
     }
 
     /// Accepts nobody any more, answers all requests that have come, and ends.

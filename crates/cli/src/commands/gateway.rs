@@ -1,5 +1,6 @@
 //! `loch gateway`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,6 +43,9 @@ pub struct GatewayArgs {
     /// [default: 127.0.0.1:11211, if --resp is not given either]
     #[arg(long, value_name = "ADDRESS")]
     memcached: Vec<String>,
+    /// Serve /metrics for Prometheus there, to everybody who can connect: IP:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<SocketAddr>,
     /// File whose first line is the password that clients have to give; addresses beyond loopback
     /// need one
     #[arg(long, value_name = "FILE")]
@@ -75,16 +79,20 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
     allow_many_connections();
     let cluster = args.table.connect(Access::Write)?;
     let table = args.table.name().to_owned();
-    let GatewayArgs { password, threads, .. } = args;
+    let GatewayArgs { http, password, threads, .. } = args;
     let tls = args.tls_cert.zip(args.tls_key);
     let slower_than = u64::try_from(args.slowlog).ok().map(Duration::from_micros);
-    let config = GatewayConfig { table, resp, memcached, password, tls, slower_than, threads };
+    let config =
+        GatewayConfig { table, resp, memcached, http, password, tls, slower_than, threads };
     let gateway = Gateway::start(cluster, config).map_err(wrong_call)?;
     let listens = |what: &str, addresses: Vec<Address>| {
         let each = |address: &Address| format!("{what} at {address}");
         addresses.iter().map(each).collect::<Vec<_>>()
     };
-    let all = [listens("RESP", gateway.resp()), listens("memcached", gateway.memcached())].concat();
+    let http = gateway.http().map(|address| format!("metrics at http://{address}/metrics"));
+    let mut all = listens("RESP", gateway.resp());
+    all.extend(listens("memcached", gateway.memcached()));
+    all.extend(http);
     output::line(&format!(
         "the gateway to table {:?} is ready: {}",
         args.table.name(),

@@ -47,7 +47,7 @@ fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
     let forgotten = usage.iter().flat_map(|node| node.forgotten.iter().flatten());
     let evicted: u64 = forgotten.clone().map(|class| class.evicted).sum();
     let expired: u64 = forgotten.map(|class| class.expired).sum();
-    let (hits, misses) = (cx.sum(|c| &c.hits), cx.sum(|c| &c.misses));
+    let (hits, misses) = (cx.shared.sum(|c| &c.hits), cx.shared.sum(|c| &c.misses));
     Ok(vec![
         pair("pid", &std::process::id()),
         pair("uptime", &cx.shared.started.elapsed().as_secs()),
@@ -57,15 +57,15 @@ fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
         pair("pointer_size", &usize::BITS),
         pair("max_connections", &crate::limits::CLIENTS_MAX),
         pair("curr_connections", &cx.shared.clients.count()),
-        pair("total_connections", &cx.sum(|c| &c.connections)),
-        pair("rejected_connections", &cx.sum(|c| &c.rejected)),
+        pair("total_connections", &cx.shared.sum(|c| &c.connections)),
+        pair("rejected_connections", &cx.shared.sum(|c| &c.rejected)),
         pair("cmd_get", &(hits + misses)),
-        pair("cmd_set", &cx.sum(|c| &c.sets)),
-        pair("cmd_touch", &cx.sum(|c| &c.touches)),
+        pair("cmd_set", &cx.shared.sum(|c| &c.sets)),
+        pair("cmd_touch", &cx.shared.sum(|c| &c.touches)),
         pair("get_hits", &hits),
         pair("get_misses", &misses),
-        pair("bytes_read", &cx.sum(|c| &c.bytes_in)),
-        pair("bytes_written", &cx.sum(|c| &c.bytes_out)),
+        pair("bytes_read", &cx.shared.sum(|c| &c.bytes_in)),
+        pair("bytes_written", &cx.shared.sum(|c| &c.bytes_out)),
         pair("limit_maxbytes", &limit),
         pair("threads", &cx.shared.threads.len()),
         pair("bytes", &used),
@@ -122,7 +122,7 @@ fn slabs(cx: &Context<'_>) -> Result<Lines, Failure> {
 /// How long commands took, which memcached does not say.
 fn latency(cx: &Context<'_>) -> Lines {
     let mut lines = Lines::new();
-    for (name, calls) in cx.calls() {
+    for (name, calls) in cx.shared.calls() {
         let at = |part| calls.times_ns.value_at_quantile(part) as f64 / 1000.0;
         lines.push((format!("{name}:calls"), calls.count.to_string()));
         lines.push((format!("{name}:p50_us"), format!("{:.1}", at(0.5))));

@@ -72,14 +72,14 @@ fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
         "memory" => memory(cx)?,
         "persistence" => vec![field("loading", &0), field("rdb_bgsave_in_progress", &0)],
         "stats" => vec![
-            field("total_connections_received", &cx.sum(|c| &c.connections)),
-            field("total_commands_processed", &cx.sum(|c| &c.commands)),
-            field("total_net_input_bytes", &cx.sum(|c| &c.bytes_in)),
-            field("total_net_output_bytes", &cx.sum(|c| &c.bytes_out)),
-            field("rejected_connections", &cx.sum(|c| &c.rejected)),
-            field("keyspace_hits", &cx.sum(|c| &c.hits)),
-            field("keyspace_misses", &cx.sum(|c| &c.misses)),
-            field("total_error_replies", &cx.sum(|c| &c.errors)),
+            field("total_connections_received", &cx.shared.sum(|c| &c.connections)),
+            field("total_commands_processed", &cx.shared.sum(|c| &c.commands)),
+            field("total_net_input_bytes", &cx.shared.sum(|c| &c.bytes_in)),
+            field("total_net_output_bytes", &cx.shared.sum(|c| &c.bytes_out)),
+            field("rejected_connections", &cx.shared.sum(|c| &c.rejected)),
+            field("keyspace_hits", &cx.shared.sum(|c| &c.hits)),
+            field("keyspace_misses", &cx.shared.sum(|c| &c.misses)),
+            field("total_error_replies", &cx.shared.sum(|c| &c.errors)),
         ],
         "replication" => vec![
             field("role", &"master"),
@@ -87,6 +87,7 @@ fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
             field("master_failover_state", &"no-failover"),
         ],
         "commandstats" => cx
+            .shared
             .calls()
             .iter()
             .map(|(name, calls)| {
@@ -97,6 +98,7 @@ fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
             })
             .collect(),
         _ => cx
+            .shared
             .calls()
             .iter()
             .map(|(name, calls)| {
