@@ -34,6 +34,7 @@ trap end EXIT
 
 # Starts a process of Loch, and waits for the line with which it says that it is ready.
 start() { # NAME ARGUMENT…
+  : >"$state/$1"
   "$loch" "${@:2}" >"$state/$1" 2>"$state/$1.log" &
   processes+=($!)
   local _
@@ -80,7 +81,7 @@ with_java() {
   cp -r tests/clients/java/* "$work/java"
   (cd "$work/java" && mvn --quiet --batch-mode --no-transfer-progress compile \
     org.codehaus.mojo:exec-maven-plugin:3.5.0:java -Dexec.mainClass=Clients \
-    "-Dexec.args=${arguments[*]}")
+    -Dexec.cleanupDaemonThreads=false "-Dexec.args=${arguments[*]}")
 }
 with_rust() {
   CARGO_TARGET_DIR=$work/rust cargo run --quiet --locked \
