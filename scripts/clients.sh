@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs real clients of Redis and of memcached with gateways: their own handshakes, and each family of
 # commands. The clients are in tests/clients, one folder a language, and come from the languages'
-# registries.
+# registries; that of PHP is a package of Debian, which scripts/deps.sh installs.
 #
-#   scripts/clients.sh [LANGUAGE]…     python django node go java rust; default: those that are installed
+#   scripts/clients.sh [LANGUAGE]…     python django node go java rust php; default: those that are
+#                                      installed
 #
 # django stands for Django's own tests of its caches. With CI set, all of them have to be. LOCH names
 # the binary (target/debug/loch).
@@ -117,13 +118,17 @@ with_rust() {
   CARGO_TARGET_DIR=$work/rust cargo run --quiet --locked \
     --manifest-path tests/clients/rust/Cargo.toml -- "${arguments[@]}"
 }
+with_php() {
+  php tests/clients/php/clients.php "${arguments[@]}"
+}
 
-declare -A programs=([python]=python3 [django]=python3 [node]=npm [go]=go [java]=mvn [rust]=cargo)
+declare -A programs=([python]=python3 [django]=python3 [node]=npm [go]=go [java]=mvn [rust]=cargo
+  [php]=php)
 languages=("$@")
-[ ${#languages[@]} -gt 0 ] || languages=(python django node go java rust)
+[ ${#languages[@]} -gt 0 ] || languages=(python django node go java rust php)
 for language in "${languages[@]}"; do
   if [ -z "${programs[$language]:-}" ]; then
-    echo "clients: no clients in $language: python, django, node, go, java or rust" >&2
+    echo "clients: no clients in $language: python, django, node, go, java, rust or php" >&2
     exit 2
   fi
   if command -v "${programs[$language]}" >/dev/null; then
