@@ -123,7 +123,14 @@ with_php() {
 }
 
 declare -A programs=([python]=python3 [django]=python3 [node]=npm [go]=go [java]=mvn [rust]=cargo
-  [php]=php)
+  [php]=php-memcached)
+installed() { # LANGUAGE
+  if [ "$1" = php ]; then
+    php -r 'exit((int) !extension_loaded("memcached"));' 2>/dev/null
+  else
+    command -v "${programs[$1]}" >/dev/null
+  fi
+}
 languages=("$@")
 [ ${#languages[@]} -gt 0 ] || languages=(python django node go java rust php)
 for language in "${languages[@]}"; do
@@ -131,7 +138,7 @@ for language in "${languages[@]}"; do
     echo "clients: no clients in $language: python, django, node, go, java, rust or php" >&2
     exit 2
   fi
-  if command -v "${programs[$language]}" >/dev/null; then
+  if installed "$language"; then
     "with_$language"
   elif [ -n "${CI:-}" ]; then
     echo "clients: ${programs[$language]} is missing" >&2
