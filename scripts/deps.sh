@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Installs what the other scripts need and this machine lacks. Quick if everything is there.
 #
-#   scripts/deps.sh [build] [deny] [peers] [count] [fuzz] [mutants] [verbs]     default: the first four
+#   scripts/deps.sh [build] [deny] [peers] [count] [php] [fuzz] [mutants] [verbs]
+#
+# Without arguments it installs the first five.
 #
 #   build   a C compiler and the pinned Rust toolchain
 #   deny    cargo-deny, into cargo's bin folder
 #   peers   memcached and Redis, which demo and bench compare with; without them they still run
 #   count   valgrind, which counts instructions; without it a test run does not count them
+#   php     PHP with its client of memcached, which is tried with a gateway; without it that is not
 #   fuzz    cargo-fuzz, into cargo's bin folder
 #   mutants cargo-mutants, into cargo's bin folder
 #   verbs   QEMU, the tools to make its guests, the programs and libraries of RDMA, and the packages
@@ -116,6 +119,11 @@ need_count() {
   have valgrind || packages valgrind || say "continuing without valgrind"
 }
 
+need_php() {
+  have php && php -r 'exit((int) !extension_loaded("memcached"));' ||
+    packages php-cli php-memcached || say "continuing without php-memcached"
+}
+
 need_verbs() {
   local missing=() package
   for package in qemu-system-x86 busybox-static kmod cpio xz-utils iproute2 ibverbs-providers \
@@ -126,10 +134,10 @@ need_verbs() {
   [ ${#missing[@]} -eq 0 ] || packages "${missing[@]}"
 }
 
-[ $# -gt 0 ] || set -- build deny peers count
+[ $# -gt 0 ] || set -- build deny peers count php
 for part in "$@"; do
   case $part in
-    build | deny | peers | count | fuzz | mutants | verbs) "need_$part" ;;
-    *) sed -n 's/^# \{0,1\}//; 2,13p' "$0" >&2; exit 2 ;;
+    build | deny | peers | count | php | fuzz | mutants | verbs) "need_$part" ;;
+    *) sed -n 's/^# \{0,1\}//; 2,16p' "$0" >&2; exit 2 ;;
   esac
 done

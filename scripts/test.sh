@@ -13,7 +13,7 @@ esac
 # The run has a /dev/shm of its own, so all files in it belong to this run.
 if [ "${1:-}" != --inside ]; then
   # What is missing is installed with all rights that the caller has.
-  scripts/deps.sh build deny count peers
+  scripts/deps.sh build deny count peers php
   exec scripts/own-shm.sh scripts/test.sh --inside
 fi
 

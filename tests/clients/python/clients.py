@@ -1,15 +1,20 @@
-"""Python's clients of Redis and memcached, with a gateway: redis-py and pymemcache.
+"""Python's clients of Redis and memcached, with a gateway: redis-py, pymemcache and pylibmc.
 
-  python clients.py HOST:PORT HOST:PORT     the gateway's addresses for RESP and for memcached
+  python clients.py HOST:PORT HOST:PORT PASSWORD
+
+The addresses are the gateway's for RESP and for memcached. MEMCACHED_OPEN is the address of a
+gateway without a password.
 """
 
+import os
 import sys
 import time
 
+import pylibmc
+import pymemcache
 import redis
 from pymemcache import serde
 from pymemcache.client.base import Client
-
 
 
 def address(text):
@@ -151,11 +156,79 @@ def with_memcached(at, password):
     assert pickled.get("object") == {"a": [1, 2]}
 
 
+def values_of_pylibmc(c):
+    assert c.set("k", "v") and c.get("k") == "v" and c.get("none") is None
+    assert c.add("new", "1") and not c.add("new", "2")
+    assert c.replace("new", "3") and not c.replace("none", "3")
+    assert c.append("new", "4") and c.prepend("new", "2") and c.get("new") == "234"
+    assert not c.append("none", "4")
+    value, unique = c.gets("new")
+    assert value == "234" and c.gets("none") == (None, None)
+    assert c.cas("new", "5", unique) and not c.cas("new", "6", unique) and c.get("new") == "5"
+    refused_by_pylibmc(pylibmc.NotFound, lambda: c.cas("none", "6", 1))
+    assert c.delete("new") and not c.delete("new") and c.get("new") is None
+    # Objects have flags.
+    objects = {"text": "ü", "bytes": b"\0", "number": 7, "true": True, "pickled": {"a": [1, 2]}}
+    assert c.set_multi(objects) == [] and c.get_multi([*objects, "none"]) == objects
+    assert c.add_multi({"number": 8, "another": 9}) == ["number"] and c.get("another") == 9
+    assert c.delete_multi(["text", "bytes"]) and not c.delete_multi(["text", "number"])
+    assert c.get_multi(["text", "bytes", "number", "true"]) == {"true": True}
+    long = bytes(range(256)) * 4000
+    assert c.set("long", long) and c.get("long") == long
+    assert c.set("packed", long, min_compress_len=1000) and c.get("packed") == long
+
+
+def pylibmc_families(c):
+    values_of_pylibmc(c)
+    assert c.set("n", 10) and c.incr("n", 5) == 15 and c.decr("n", 100) == 0 and c.get("n") == 0
+    assert c.set_multi({"x": 1, "y": 2}) == []
+    c.incr_multi(["x", "y"], delta=3)
+    assert c.get_multi(["x", "y"]) == {"x": 4, "y": 5}
+    refused_by_pylibmc(pylibmc.NotFound, lambda: c.incr("none"))
+    c.set("word", "word")
+    refused_by_pylibmc(pylibmc.ClientError, lambda: c.incr("word"))
+    assert c.set("e", "v", time=1000) and c.touch("e", 2000) and c.get("e") == "v"
+    assert not c.touch("none", 1)
+    assert c.set("e", "v", time=1_000_000_000) and c.get("e") is None
+    ((_, stats),) = c.get_stats()
+    assert int(stats["pid"]) > 0 and int(stats["curr_items"]) >= 5
+
+
+def refused_by_pylibmc(error, ask):
+    try:
+        ask()
+        raise AssertionError("that is an error")
+    except error:
+        pass
+
+
+def with_pylibmc(at, password):
+    c = pylibmc.Client([f"{at[0]}:{at[1]}"], behaviors={"cas": True, "tcp_nodelay": True})
+    assert c.set("auth", f"user {password}")
+    assert c.flush_all()
+    pylibmc_families(c)
+    # It does not wait for answers, and gathers what it sends: `get` sends all of it. The answer to
+    # a password would be too much, so this gateway has none.
+    silence = {"no_block": True, "_noreply": True, "buffer_requests": True}
+    silent = pylibmc.Client([os.environ["MEMCACHED_OPEN"]], behaviors=silence)
+    for number in range(1000):
+        silent.set(f"p{number}", number)
+    assert silent.get("p999") == 999
+    names = [f"p{number}" for number in range(1000)]
+    assert c.get_multi(names) == {name: number for number, name in enumerate(names)}
+    wrong = pylibmc.Client([f"{at[0]}:{at[1]}"])
+    refused_by_pylibmc(pylibmc.ClientError, lambda: wrong.set("auth", "user wrong"))
+
+
 def main():
     resp, mc, password = address(sys.argv[1]), address(sys.argv[2]), sys.argv[3]
     with_redis(*resp, password)
     with_memcached(mc, password)
-    print("python: redis-py", redis.__version__, "and pymemcache passed")
+    with_pylibmc(mc, password)
+    print(
+        f"python: redis-py {redis.__version__}, pymemcache {pymemcache.__version__} and"
+        f" pylibmc {pylibmc.__version__} passed"
+    )
 
 
 main()

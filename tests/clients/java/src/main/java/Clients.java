@@ -1,3 +1,4 @@
+import java.net.InetSocketAddress;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
@@ -11,7 +12,11 @@ import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.params.ScanParams;
 import redis.clients.jedis.params.SetParams;
 
-/** Java's client of Redis, with a gateway: Jedis. The arguments are its address and the password. */
+/**
+ * Java's clients of Redis and memcached, with a gateway: Jedis, Lettuce and spymemcached. The
+ * arguments are the gateway's addresses for RESP and for memcached, and the password.
+ * MEMCACHED_OPEN is the address of a gateway without a password.
+ */
 public class Clients {
     static void want(boolean ok, String what) {
         if (!ok) {
@@ -19,9 +24,22 @@ public class Clients {
         }
     }
 
-    public static void main(String[] arguments) {
-        HostAndPort address = HostAndPort.from(arguments[0]);
-        try (Jedis redis = new Jedis(address, DefaultJedisClientConfig.builder().password(arguments[2]).build())) {
+    public static void main(String[] arguments) throws Exception {
+        HostAndPort resp = HostAndPort.from(arguments[0]);
+        HostAndPort memcached = HostAndPort.from(arguments[1]);
+        HostAndPort open = HostAndPort.from(System.getenv("MEMCACHED_OPEN"));
+        withJedis(resp, arguments[2]);
+        WithLettuce.run(resp.getHost(), resp.getPort(), arguments[2]);
+        WithSpymemcached.run(
+                new InetSocketAddress(memcached.getHost(), memcached.getPort()),
+                arguments[2],
+                new InetSocketAddress(open.getHost(), open.getPort()));
+        System.out.println("java: Jedis, Lettuce and spymemcached passed");
+    }
+
+    private static void withJedis(HostAndPort address, String password) {
+        var config = DefaultJedisClientConfig.builder().password(password).build();
+        try (Jedis redis = new Jedis(address, config)) {
             redis.flushAll();
             want(redis.ping().equals("PONG"), "ping");
             want(redis.set("k", "v", SetParams.setParams().ex(100)).equals("OK"), "set");
@@ -60,6 +78,5 @@ public class Clients {
                 want(refused.getMessage().contains("unknown command"), refused.getMessage());
             }
         }
-        System.out.println("java: Jedis passed");
     }
 }
