@@ -11,7 +11,7 @@ use loch::ByteSize;
 
 use super::pipeline::Pipeline;
 use super::protocol::{Parsed, Protocol, Reply, decimal, line, statistic, value};
-use super::server::{Place, Server, ServerSetup, cores};
+use super::server::{Place, Server, cores, installed};
 use super::{Endpoint, Result, check_key_size};
 use crate::error::TargetError;
 use crate::spec::Spec;
@@ -31,13 +31,17 @@ const MIB: u64 = 1 << 20;
 pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server> {
     check_key_size(NAME, spec, KEY_SIZE_MAX)?;
     check_memory(spec)?;
-    let setup = ServerSetup { name: NAME, program: "memcached", package: "memcached" };
-    setup.start(spec.peer_transport, interrupted, |_, place| arguments(spec, place))
+    let command = installed(NAME, "memcached", "memcached")?;
+    Server::start(NAME, command, spec.peer_transport, interrupted, |_, at| arguments(spec, at))
 }
 
-/// Connects one client.
-pub fn connect(spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Memcached>> {
-    Pipeline::connect(Memcached::new(spec.value_size), &endpoint.paths[0], spec.lanes)
+/// Connects one client of `peer`, which speaks the meta protocol.
+pub fn connect(
+    peer: &'static str,
+    spec: &Spec,
+    endpoint: &Endpoint,
+) -> Result<Pipeline<Memcached>> {
+    Pipeline::connect(peer, Memcached::new(spec.value_size), &endpoint.paths[0], spec.lanes)
 }
 
 /// Checks that the memory of a cache can be told by its option.
@@ -110,8 +114,6 @@ impl Memcached {
 }
 
 impl Protocol for Memcached {
-    const NAME: &'static str = NAME;
-
     #[inline]
     fn get(&self, key: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(b"mg ");

@@ -46,8 +46,10 @@ impl System for Peer {
 
     fn connect(&self, spec: &Spec, endpoint: &Endpoint, _client: u32) -> Result<Box<dyn Target>> {
         Ok(match self {
-            Peer::Memcached => Box::new(memcached::connect(spec, endpoint)?),
-            Peer::Redis | Peer::RedisLfu => Box::new(redis::connect(spec, endpoint)?),
+            Peer::Memcached => Box::new(memcached::connect(self.name(), spec, endpoint)?),
+            Peer::Redis | Peer::RedisLfu => {
+                Box::new(redis::connect(self.name(), spec, endpoint)?)
+            }
             Peer::Lmdb => Box::new(lmdb::Lmdb::open(spec, endpoint)?),
             Peer::Papaya => maps::papaya(spec),
             Peer::Hashbrown => maps::hashbrown(spec),
