@@ -1,7 +1,8 @@
 //! Servers of the socket peers: a private process in a private directory.
 //!
-//! A server is found on the `PATH`, listens on nothing but a unix socket that only this user can
-//! reach, or a port of the loopback, dies with the bench, and leaves nothing behind.
+//! A server is a program on the `PATH`, or this very binary. It listens on nothing but a unix
+//! socket that only this user can reach, or a port of the loopback, dies with the bench, and leaves
+//! nothing behind.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,6 +20,7 @@ use super::starting::Starting;
 use super::{DIR_PREFIX, Endpoint, Result, Service};
 use crate::error::TargetError;
 use crate::process::{Owned, cpu_seconds, tied_command};
+use crate::spec::{PEER_THREADS_MAX, Spec};
 use crate::system::PeerTransport;
 use crate::tuning::{Cores, Tuning};
 
@@ -153,13 +155,14 @@ impl Service for Server {
     }
 }
 
-/// Cores of this host that the bench may use.
-pub fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+/// Threads of a server that can have several: by default as many as cores.
+pub fn threads(spec: &Spec) -> u16 {
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
+    spec.peer_threads.unwrap_or_else(|| cores().min(PEER_THREADS_MAX.into()) as u16)
 }
 
 /// The error for a server that could not be started.
-fn not_started(server: &'static str, error: &std::io::Error) -> TargetError {
+pub fn not_started(server: &'static str, error: &std::io::Error) -> TargetError {
     TargetError::NotStarted { server, reason: error.to_string() }
 }
 
