@@ -17,8 +17,8 @@ use crate::options::{
 };
 use crate::rate::Rate;
 use crate::spec::{
-    Dist, KEY_SIZE_MAX, KEY_SIZE_MIN, LANES_MAX, PROCESSES_MAX, RECORDS_MAX, Spec, Stop,
-    VALUE_SIZE_MAX,
+    Dist, KEY_SIZE_MAX, KEY_SIZE_MIN, LANES_MAX, PEER_THREADS_MAX, PROCESSES_MAX, RECORDS_MAX,
+    Spec, Stop, VALUE_SIZE_MAX,
 };
 use crate::system::{Capabilities, Engine, Fabric, Hardware, Peer, PeerTransport, engine_choice};
 
@@ -46,15 +46,20 @@ pub struct BenchArgs {
     #[arg(value_parser = engine_choice)]
     #[arg(help = format!("Engines to measure: {}, or none", Engine::names()))]
     pub engine: Vec<Option<Engine>>,
-    /// Stores to measure beside Loch: memcached, redis, lmdb; maps inside one process: papaya,
+    /// Stores to measure beside Loch: memcached, redis, lmdb; Loch's gateway, asked as memcached
+    /// and as Redis are: gateway-memcached, gateway-resp; maps inside one process: papaya,
     /// hashbrown. As a cache (--eviction sieve) redis evicts by allkeys-lru, redis-lfu by
     /// allkeys-lfu
     #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]
     pub peer: Vec<Peer>,
-    /// How clients reach memcached and Redis: over a unix socket, or over TCP [default: unix, and
-    /// tcp with --fabric tcp]
+    /// How clients reach memcached, Redis and the gateway: over a unix socket, or over TCP
+    /// [default: unix, and tcp with --fabric tcp]
     #[arg(long, value_enum, value_name = "TRANSPORT", hide_short_help = true)]
     pub peer_transport: Option<PeerTransport>,
+    /// Threads of memcached and of the gateway; Redis has one [default: as many as cores]
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(PEER_THREADS_MAX)))]
+    pub peer_threads: Option<u16>,
     /// Replay a file in the place of a workload of the bench's own, once, on a cache that is empty
     /// at first: GET each key in the file's order, and PUT a value of the file's size after a miss.
     /// A line `key,size` for each request, or libCacheSim's oracleGeneral. Also give --eviction
@@ -184,7 +189,9 @@ impl BenchArgs {
         };
         let peer_transport = self.peer_transport.unwrap_or(usual);
         let attach = self.attach.chosen();
-        let spec = Spec { engines, peers: self.peer, peer_transport, attach, replay, ..workload };
+        let (peers, peer_threads) = (self.peer, self.peer_threads);
+        let spec =
+            Spec { engines, peers, peer_transport, peer_threads, attach, replay, ..workload };
         check_cache(&spec)?;
         if !spec.peers.is_empty() && spec.fabric == Fabric::Sim {
             return Err(BenchError::usage(
@@ -223,6 +230,7 @@ impl WorkloadArgs {
             engines: Vec::new(),
             peers: Vec::new(),
             peer_transport: PeerTransport::Unix,
+            peer_threads: None,
             fabric: self.fabric,
             hardware: self.profile.unwrap_or(Hardware::ConnectX3At56),
             nodes: self.nodes.unwrap_or(1),

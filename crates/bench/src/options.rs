@@ -62,13 +62,14 @@ pub struct TableOptions {
     #[arg(hide_short_help = true, value_parser = bucket_slots)]
     pub bucket_slots: Option<u8>,
     /// What happens when the table is full. With sieve it is a cache, and so is the workload: a GET
-    /// that finds nothing is followed by a PUT of the record. memcached and Redis evict then, too,
-    /// if there is --memory
+    /// that finds nothing is followed by a PUT of the record. memcached, Redis and the gateway's
+    /// table evict then, too, if there is --memory
     #[arg(long, value_enum, value_name = "POLICY", default_value = "none")]
     #[arg(hide_short_help = true)]
     pub eviction: Eviction,
     /// Memory of the table on each node, its index included, instead of as much as the records
-    /// need. With --eviction sieve it is the limit of memcached and Redis, too: whole MiB
+    /// need. With --eviction sieve it is the limit of memcached, Redis and the gateway's table,
+    /// too: whole MiB
     #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub memory: Option<ByteSize>,
     /// Slots of the table's index on each node, with --memory [default: one for every 112 bytes of

@@ -35,6 +35,8 @@ pub fn tied_command(program: &Path) -> io::Result<Command> {
 pub fn own_command(subcommand: &str) -> io::Result<Command> {
     let mut command = helper_command("bench-exec")?;
     command.args(["--gently", "--"]).arg(std::env::current_exe()?).arg(subcommand);
+    // A log that the user asked the bench for would cost time.
+    command.env_remove("RUST_LOG");
     Ok(command)
 }
 

@@ -27,6 +27,8 @@ pub const LANES_MAX: usize = 4096;
 /// Parts of the measured phase: the median of so many ratios holds although other load comes and
 /// goes.
 const TURNS: u32 = 7;
+/// Threads of a peer's server: as many as a gateway can have.
+pub const PEER_THREADS_MAX: u16 = 256;
 /// Processes of one kind that one run starts.
 pub const PROCESSES_MAX: u32 = 1024;
 
@@ -59,6 +61,8 @@ pub struct Spec {
     pub peers: Vec<Peer>,
     /// How clients reach those peers that are servers.
     pub peer_transport: PeerTransport,
+    /// Threads of those servers that can have several; `None` for as many as there are cores.
+    pub peer_threads: Option<u16>,
     /// The fabric that carries the verbs.
     pub fabric: Fabric,
     /// The simulated hardware; used with [`Fabric::Sim`] alone.

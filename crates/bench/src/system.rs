@@ -77,6 +77,10 @@ pub enum Peer {
     Redis,
     /// Redis as a cache that evicts the values that are used least often.
     RedisLfu,
+    /// Loch's gateway, asked as memcached is.
+    GatewayMemcached,
+    /// Loch's gateway, asked as Redis is.
+    GatewayResp,
     /// LMDB, embedded in each client.
     Lmdb,
     /// The concurrent map papaya, inside one client.

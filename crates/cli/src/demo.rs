@@ -19,9 +19,9 @@ use crate::output;
 
 /// Show Loch at work: three nodes and two clients on this host, compared with memcached and Redis
 ///
-/// Loads 300,000 records, runs YCSB's workload B on nessie, on memcached, Redis and LMDB if they
-/// are installed, and on every other engine of this build. Takes about half a minute and leaves
-/// nothing behind.
+/// Loads 300,000 records, runs YCSB's workload B on nessie, on memcached and Redis if they are
+/// installed, on the gateway that speaks their protocols, on LMDB, and on every other engine of
+/// this build. Takes about forty seconds and leaves nothing behind.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Records loaded before each measurement
@@ -67,7 +67,7 @@ pub fn run(args: DemoArgs) -> Result<(), BenchError> {
 fn options(args: &DemoArgs) -> String {
     format!(
         "--engine {} --nodes 3 --clients 2 --lanes 32 --records {} --reads 0.95 --dist zipf:0.99 \
-         --seconds {} --peer memcached,redis,lmdb",
+         --seconds {} --peer memcached,redis,gateway-memcached,gateway-resp,lmdb",
         engine_names().replace(", ", ","),
         args.records,
         args.seconds
@@ -119,8 +119,10 @@ fn closing_words(options: &str) -> String {
         "\nEvery client is a process that keeps 32 operations under way. Those of nessie read and \
          write the\nmemory of three nodes by themselves, whose processes sleep meanwhile; for hybrid \
          and pilaf the\nnodes' workers do the PUTs, for server, herd and kv-direct everything, on the \
-         same processors.\nmemcached and Redis are asked over a unix socket, pipelined as deep; LMDB is \
-         embedded in each\nclient, with its file in memory. A trip is a round trip.\n\n\
+         same processors.\nmemcached and Redis are asked over a unix socket, pipelined as deep; \
+         gateway-memcached and\ngateway-resp are `loch gateway`, which answers the same requests from \
+         a table of nessie. LMDB is\nembedded in each client, with its file in memory. A trip is a \
+         round trip.\n\n\
          Try next:\n  \
          loch bench {options}\n  \
          loch bench --help          other workloads, and JSON\n  \

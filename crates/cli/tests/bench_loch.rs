@@ -272,8 +272,9 @@ fn more_than_nodes_can_hold_is_refused_at_once() {
 
 #[test]
 fn an_interrupted_run_leaves_nothing() {
+    let line = "bench --nodes 2 --clients 2 --seconds 60 --json --peer gateway-resp";
     for (name, signal) in [("int", Signal::INT), ("term", Signal::TERM)] {
-        let mut run = Run::new(LOCH, name, "bench --nodes 2 --clients 2 --seconds 60 --json");
+        let mut run = Run::new(LOCH, name, line);
         let output = run.interrupted(signal);
         assert_eq!(output.status.code(), Some(130), "{output:?}");
         run.nothing_is_left();
@@ -306,7 +307,7 @@ fn the_demo_shows_a_table_and_what_to_try_next() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(began.elapsed() < Duration::from_secs(60));
-    for word in ["nessie", "lmdb", "× of", "loch serve", "loch bench --help"] {
+    for word in ["nessie", "lmdb", "gateway-resp", "× of", "loch serve", "loch bench --help"] {
         assert!(stdout.contains(word), "{word}: {stdout}");
     }
     let (tables, _) = stdout.split_once("Try next").expect("it was looked for");

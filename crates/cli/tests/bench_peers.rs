@@ -66,6 +66,34 @@ fn redis() {
 }
 
 #[test]
+fn the_gateway_asked_as_memcached_and_as_redis_are() {
+    for peer in ["gateway-memcached", "gateway-resp"] {
+        check_peer(peer, 1, true);
+        check_peer(peer, 32, true);
+    }
+}
+
+#[test]
+fn servers_are_reached_over_tcp_too() {
+    let mut peers = vec!["gateway-memcached", "gateway-resp"];
+    peers.extend(is_installed("memcached").then_some("memcached"));
+    peers.extend(is_installed("redis-server").then_some("redis"));
+    let line = "--peer-transport tcp --peer-threads 1 --records 100 --ops 2000 --clients 2";
+    for object in objects(&format!("{line} --peer {}", peers.join(","))) {
+        assert_eq!((&object["ops"], &object["errors"]), (&2000.into(), &0.into()), "{object}");
+        assert_eq!(object["gets"], object["get_hits"], "{object}");
+    }
+}
+
+#[test]
+fn a_gateway_refuses_keys_that_memcacheds_protocol_cannot_have() {
+    let line = "--engine none --peer gateway-memcached --key-size 251 --records 100";
+    let output = bench(line);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("gateway-memcached") && stderr.contains("250 bytes"), "{stderr}");
+}
+
+#[test]
 fn lmdb() {
     check_peer("lmdb", 1, false);
     check_peer("lmdb", 32, false);
@@ -90,7 +118,7 @@ fn maps_inside_one_process() {
 
 #[test]
 fn every_peer_holds_large_values() {
-    let mut peers = vec!["lmdb"];
+    let mut peers = vec!["lmdb", "gateway-memcached", "gateway-resp"];
     peers.extend(is_installed("memcached").then_some("memcached"));
     peers.extend(is_installed("redis-server").then_some("redis"));
     let line = "--records 40 --value-size 3MiB --reads 0.5 --ops 400 --lanes 8 --dist uniform";

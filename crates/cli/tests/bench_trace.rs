@@ -28,15 +28,14 @@ fn file(dir: &TempDir, keys: u64) -> (String, u64) {
     (path.display().to_string(), seen.len() as u64)
 }
 
-/// Loch, and the peers that are installed.
+/// Loch, its gateway, and the peers that are installed.
 fn systems() -> (String, usize) {
     let peers =
         [("memcached", "memcached"), ("redis", "redis-server"), ("redis-lfu", "redis-server")];
     let peers = peers.into_iter().filter(|(_, program)| is_installed(program));
-    let peers: Vec<_> = peers.map(|(peer, _)| peer).collect();
-    let options =
-        if peers.is_empty() { String::new() } else { format!("--peer {}", peers.join(",")) };
-    (format!("--engine nessie,nessie-server {options}"), 2 + peers.len())
+    let peers = peers.map(|(peer, _)| peer).chain(["gateway-memcached", "gateway-resp"]);
+    let peers: Vec<_> = peers.collect();
+    (format!("--engine nessie,nessie-server --peer {}", peers.join(",")), 2 + peers.len())
 }
 
 /// The objects of a replay that has to succeed.

@@ -158,6 +158,16 @@ impl<'t> Context<'t> {
         Ok(usage)
     }
 
+    /// How many values the table has evicted, and how many have expired, as of then.
+    pub fn forgotten(&self) -> loch::Result<(u64, u64)> {
+        let usage = self.usage()?;
+        let classes = usage.iter().flat_map(|node| node.forgotten.iter().flatten());
+        let sum = |(evicted, expired), class: &loch::ForgottenOf| {
+            (evicted + class.evicted, expired + class.expired)
+        };
+        Ok(classes.fold((0, 0), sum))
+    }
+
     pub fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -22,6 +22,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// What memcached calls the item's CAS unique.
+    pub fn cas(&self) -> u64 {
+        self.traits.cas.unwrap_or(self.version.as_u64())
+    }
+
     fn of(version: Version, value: &[u8]) -> (Self, &[u8]) {
         let (traits, data) = item::split(value);
         (Self { traits, version, len: data.len() }, data)
@@ -34,6 +39,14 @@ pub(crate) trait Format {
     fn head(&self, key: usize, found: Option<&Found>, output: &mut Vec<u8>);
     /// Everything behind it.
     fn tail(&self, key: usize, is_hit: bool) -> &'static [u8];
+    /// Whether the value itself is a part of the answer.
+    fn has_value(&self, _key: usize) -> bool {
+        true
+    }
+    /// Whether a GET is all that this item needs. Otherwise its request is left to the caller.
+    fn is_all(&self, _found: &Found) -> bool {
+        true
+    }
 }
 
 /// About so many values make up a batch, as long as they are like the last ones.
@@ -52,12 +65,14 @@ impl Batch {
         self.0
     }
 
-    fn learn(&mut self, keys: usize, bytes: usize) {
+    /// These keys' answers had so many bytes.
+    pub fn learn(&mut self, keys: usize, bytes: usize) {
         self.0 = (BATCH_BYTES * keys / bytes.max(1)).clamp(1, BATCH_REQUESTS);
     }
 }
 
-/// Answers GETs of the first of these keys, one at least. Returns how many.
+/// Answers GETs of the first of these keys. Returns how many: one at least, unless the first one
+/// needs more than a GET.
 pub(crate) async fn answer<'t>(
     cx: &Context<'t>,
     keys: &[&[u8]],
@@ -74,12 +89,12 @@ pub(crate) async fn answer<'t>(
             return Ok(answered);
         }
     }
-    let len = answer_one(cx, keys[0], format, output).await?;
+    let Some(len) = answer_one(cx, keys[0], format, output).await? else { return Ok(0) };
     batch.learn(1, len);
     Ok(1)
 }
 
-/// Answers GETs of the first keys, up to a value that is long.
+/// Answers GETs of the first keys, up to a value that is long or an item that needs more.
 async fn answer_short(
     cx: &Context<'_>,
     keys: &[&[u8]],
@@ -93,7 +108,9 @@ async fn answer_short(
     let (mut next, mut hits, mut last, mut early_bytes) = (0, 0, keys.len(), 0);
     let write = |number: usize, found: Option<(Found, &[u8])>, output: &mut Vec<u8>| {
         format.head(number, found.as_ref().map(|(found, _)| found), output);
-        output.extend_from_slice(found.as_ref().map_or(&[], |(_, data)| data));
+        if format.has_value(number) {
+            output.extend_from_slice(found.as_ref().map_or(&[], |(_, data)| data));
+        }
         output.extend_from_slice(format.tail(number, found.is_some()));
     };
     let done = cx.store.table().asynch().get_each(keys, |number, value| {
@@ -101,8 +118,10 @@ async fn answer_short(
             return;
         }
         let found = value.as_ref().map(|value| Found::of(value.version(), value));
-        let is_long = found.is_some_and(|(found, _)| found.len >= LONG_BYTES);
-        if is_long || output.len() - start + early_bytes > BATCH_BYTES {
+        let ends = |(found, _): &(Found, &[u8])| {
+            found.len >= LONG_BYTES && format.has_value(number) || !format.is_all(found)
+        };
+        if found.as_ref().is_some_and(ends) || output.len() - start + early_bytes > BATCH_BYTES {
             last = number;
             return;
         }
@@ -130,13 +149,13 @@ async fn answer_short(
     Ok(next)
 }
 
-/// Answers a GET of one key. Returns the bytes of the answer, about.
+/// Answers a GET of one key, if it is all that is needed. Returns the bytes of the answer, about.
 async fn answer_one<'t>(
     cx: &Context<'t>,
     key: &[u8],
     format: &impl Format,
     output: &mut Output<'t>,
-) -> Result<usize, Failure> {
+) -> Result<Option<usize>, Failure> {
     let (table, start) = (cx.store.table().asynch(), output.bytes.len());
     let pinned = match table.pin(key).await {
         Err(Error::TooManyPins { .. }) => None,
@@ -146,8 +165,13 @@ async fn answer_one<'t>(
         None => {
             let value = table.get(key).await?;
             let found = value.as_ref().map(|value| Found::of(value.version(), value));
+            if found.as_ref().is_some_and(|(found, _)| !format.is_all(found)) {
+                return Ok(None);
+            }
             format.head(0, found.as_ref().map(|(found, _)| found), &mut output.bytes);
-            output.bytes.extend_from_slice(found.as_ref().map_or(&[], |(_, data)| data));
+            if format.has_value(0) {
+                output.bytes.extend_from_slice(found.as_ref().map_or(&[], |(_, data)| data));
+            }
             found.is_some()
         }
         Some(None) => {
@@ -156,20 +180,25 @@ async fn answer_one<'t>(
         }
         Some(Some(value)) => {
             let (found, data) = Found::of(value.version(), &value);
-            format.head(0, Some(&found), &mut output.bytes);
-            if found.len >= LONG_BYTES {
-                count(cx, 1, 0);
-                let data_at = value.len() - found.len;
-                output.send(key, value, data_at, format.tail(0, true));
-                return Ok(found.len);
+            if !format.is_all(&found) {
+                return Ok(None);
             }
-            output.bytes.extend_from_slice(data);
+            format.head(0, Some(&found), &mut output.bytes);
+            if format.has_value(0) {
+                if found.len >= LONG_BYTES {
+                    count(cx, 1, 0);
+                    let data_at = value.len() - found.len;
+                    output.send(key, value, data_at, format.tail(0, true));
+                    return Ok(Some(found.len));
+                }
+                output.bytes.extend_from_slice(data);
+            }
             true
         }
     };
     output.bytes.extend_from_slice(format.tail(0, is_hit));
     count(cx, is_hit.into(), (!is_hit).into());
-    Ok(output.bytes.len() - start)
+    Ok(Some(output.bytes.len() - start))
 }
 
 fn count(cx: &Context<'_>, hits: u64, misses: u64) {

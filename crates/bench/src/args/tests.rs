@@ -46,6 +46,13 @@ fn lists_are_comma_separated_or_repeated() {
 }
 
 #[test]
+fn a_gateway_is_a_peer_with_threads() {
+    let spec = spec("--peer gateway-memcached,gateway-resp --peer-threads 2").unwrap();
+    assert_eq!(spec.peers, [Peer::GatewayMemcached, Peer::GatewayResp]);
+    assert_eq!(spec.peer_threads, Some(2));
+}
+
+#[test]
 fn errors_name_the_option_and_the_way_out() {
     for (line, option, way_out) in [
         ("--key-size 7", "--key-size", "8 to"),
@@ -74,6 +81,7 @@ fn errors_name_the_option_and_the_way_out() {
         ("--rate 10 --peer redis", "--rate", "--peer"),
         ("--rate 0 --ops 10", "--rate", "--seconds"),
         ("--index-slots 64", "--index-slots", "--memory"),
+        ("--peer redis --peer-threads 0", "--peer-threads", "1..=256"),
         ("--peer redis-lfu", "--peer", "--eviction sieve"),
         ("--engine herd,nessie --eviction sieve", "herd has no tables", "nessie-server"),
         ("--engine nessie-published --eviction sieve", "nessie-published has", "nessie-server"),

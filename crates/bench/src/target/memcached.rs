@@ -11,15 +11,15 @@ use loch::ByteSize;
 
 use super::pipeline::Pipeline;
 use super::protocol::{Parsed, Protocol, Reply, decimal, line, statistic, value};
-use super::server::{Place, Server, ServerSetup, cores};
-use super::{Endpoint, Result, check_key_size};
+use super::server::{Place, Server, installed, threads};
+use super::{Endpoint, Result};
 use crate::error::TargetError;
 use crate::spec::Spec;
 use crate::tally::Usage;
 
 const NAME: &str = "memcached";
 /// A limit of its protocol.
-const KEY_SIZE_MAX: usize = 250;
+pub const KEY_SIZE_MAX: usize = 250;
 /// Header, CAS, key end and value end of an item, rounded up.
 const ITEM_OVERHEAD_BYTES: u64 = 64;
 /// Slab classes waste up to a quarter. The memory of memcached is a limit, not an allocation, so it
@@ -29,15 +29,18 @@ const MIB: u64 = 1 << 20;
 
 /// Starts a private memcached that evicts nothing, unless it is to be a cache.
 pub fn start(spec: &Spec, interrupted: &AtomicBool) -> Result<Server> {
-    check_key_size(NAME, spec, KEY_SIZE_MAX)?;
     check_memory(spec)?;
-    let setup = ServerSetup { name: NAME, program: "memcached", package: "memcached" };
-    setup.start(spec.peer_transport, interrupted, |_, place| arguments(spec, place))
+    let command = installed(NAME, "memcached", "memcached")?;
+    Server::start(NAME, command, spec.peer_transport, interrupted, |_, at| arguments(spec, at))
 }
 
-/// Connects one client.
-pub fn connect(spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Memcached>> {
-    Pipeline::connect(Memcached::new(spec.value_size), &endpoint.paths[0], spec.lanes)
+/// Connects one client of `peer`, which speaks the meta protocol.
+pub fn connect(
+    peer: &'static str,
+    spec: &Spec,
+    endpoint: &Endpoint,
+) -> Result<Pipeline<Memcached>> {
+    Pipeline::connect(peer, Memcached::new(spec.value_size), &endpoint.paths[0], spec.lanes)
 }
 
 /// Checks that the memory of a cache can be told by its option.
@@ -84,7 +87,7 @@ fn arguments(spec: &Spec, place: &Place) -> Vec<String> {
     let options = [
         ("-m", memory_mib.to_string()),
         ("-I", format!("{item_mib}m")),
-        ("-t", cores().to_string()),
+        ("-t", threads(spec).to_string()),
         ("-c", (u64::from(spec.clients) + 64).to_string()),
         // Its default of 20 would cut deep pipelines to pieces.
         ("-R", spec.lanes.max(20).to_string()),
@@ -110,8 +113,6 @@ impl Memcached {
 }
 
 impl Protocol for Memcached {
-    const NAME: &'static str = NAME;
-
     #[inline]
     fn get(&self, key: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(b"mg ");

@@ -5,6 +5,7 @@
 //! dropped. Its [`Target`] lives in each client's process: it executes operations. One file per
 //! store; the socket peers share [`pipeline`] and [`server`].
 
+mod gateway;
 mod lmdb;
 pub mod loch;
 mod maps;

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Endpoint, Result, Service, System, Target, lmdb, maps, memcached, redis};
+use super::{
+    Endpoint, Result, Service, System, Target, check_key_size, gateway, lmdb, maps, memcached,
+    redis,
+};
 use crate::error::TargetError;
 use crate::measured::Measured;
 use crate::progress::Progress;
@@ -15,6 +18,8 @@ impl System for Peer {
             Peer::Memcached => "memcached",
             Peer::Redis => "redis",
             Peer::RedisLfu => "redis-lfu",
+            Peer::GatewayMemcached => "gateway-memcached",
+            Peer::GatewayResp => "gateway-resp",
             Peer::Lmdb => "lmdb",
             Peer::Papaya => "papaya",
             Peer::Hashbrown => "hashbrown",
@@ -30,15 +35,24 @@ impl System for Peer {
     }
 
     fn start(&self, spec: &Spec, interrupted: &AtomicBool) -> Result<Box<dyn Service>> {
-        let evicts = matches!(self, Peer::Memcached | Peer::Redis | Peer::RedisLfu);
-        if spec.replay.is_some() && !evicts {
+        let keeps_all = matches!(self, Peer::Lmdb | Peer::Papaya | Peer::Hashbrown);
+        if spec.replay.is_some() && keeps_all {
             let reason = "it does not evict, and --trace is for caches".into();
             return Err(TargetError::Unsuitable { peer: self.name(), reason });
+        }
+        if matches!(self, Peer::Memcached | Peer::GatewayMemcached) {
+            check_key_size(self.name(), spec, memcached::KEY_SIZE_MAX)?;
         }
         Ok(match self {
             Peer::Memcached => Box::new(memcached::start(spec, interrupted)?),
             Peer::Redis => Box::new(redis::start(spec, "allkeys-lru", interrupted)?),
             Peer::RedisLfu => Box::new(redis::start(spec, "allkeys-lfu", interrupted)?),
+            Peer::GatewayMemcached => {
+                Box::new(gateway::start(self.name(), "--memcached", spec, interrupted)?)
+            }
+            Peer::GatewayResp => {
+                Box::new(gateway::start(self.name(), "--resp", spec, interrupted)?)
+            }
             Peer::Lmdb => Box::new(lmdb::Home::create(spec)?),
             Peer::Papaya | Peer::Hashbrown => Box::new(maps::Nowhere::create(self.name(), spec)?),
         })
@@ -46,8 +60,12 @@ impl System for Peer {
 
     fn connect(&self, spec: &Spec, endpoint: &Endpoint, _client: u32) -> Result<Box<dyn Target>> {
         Ok(match self {
-            Peer::Memcached => Box::new(memcached::connect(spec, endpoint)?),
-            Peer::Redis | Peer::RedisLfu => Box::new(redis::connect(spec, endpoint)?),
+            Peer::Memcached | Peer::GatewayMemcached => {
+                Box::new(memcached::connect(self.name(), spec, endpoint)?)
+            }
+            Peer::Redis | Peer::RedisLfu | Peer::GatewayResp => {
+                Box::new(redis::connect(self.name(), spec, endpoint)?)
+            }
             Peer::Lmdb => Box::new(lmdb::Lmdb::open(spec, endpoint)?),
             Peer::Papaya => maps::papaya(spec),
             Peer::Hashbrown => maps::hashbrown(spec),

@@ -1,4 +1,4 @@
-//! The client of both socket peers: a connection that keeps a window of
+//! The client of all socket peers: a connection that keeps a window of
 //! requests outstanding.
 //!
 //! It is written in favour of the peer, because published comparisons rest on it: requests of a
@@ -50,6 +50,8 @@ trait Feed {
 
 /// A connection to a peer.
 pub struct Pipeline<P> {
+    /// The peer's name in errors.
+    peer: &'static str,
     protocol: P,
     socket: OwnedFd,
     depth: usize,
@@ -71,13 +73,14 @@ pub struct Pipeline<P> {
 
 impl<P: Protocol> Pipeline<P> {
     /// Connects with a window of `depth` requests.
-    pub fn connect(protocol: P, socket: &Path, depth: usize) -> Result<Self> {
-        let socket = server::connect(socket).map_err(|e| lost::<P>("connect", e))?;
-        Ok(Self::over(protocol, socket, depth))
+    pub fn connect(peer: &'static str, protocol: P, socket: &Path, depth: usize) -> Result<Self> {
+        let socket = server::connect(socket).map_err(TargetError::lost(peer, "connect"))?;
+        Ok(Self::over(peer, protocol, socket, depth))
     }
 
-    fn over(protocol: P, socket: OwnedFd, depth: usize) -> Self {
+    fn over(peer: &'static str, protocol: P, socket: OwnedFd, depth: usize) -> Self {
         Pipeline {
+            peer,
             protocol,
             socket,
             depth,
@@ -151,7 +154,7 @@ impl<P: Protocol> Pipeline<P> {
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)];
         match poll(&mut ready, None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(lost::<P>("wait for an answer", error)),
+            Err(error) => return Err(self.lost("wait for an answer", error)),
         }
         self.receive(RecvFlags::DONTWAIT)?;
         Ok(())
@@ -164,7 +167,7 @@ impl<P: Protocol> Pipeline<P> {
                 Ok(sent) => self.out_sent += sent,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(lost::<P>("send", error)),
+                Err(error) => return Err(self.lost("send", error)),
             }
         }
         self.out.clear();
@@ -176,13 +179,13 @@ impl<P: Protocol> Pipeline<P> {
     fn receive(&mut self, flags: RecvFlags) -> Result<bool> {
         self.make_room();
         match recv(&self.socket, &mut self.inbox[self.in_end..], flags) {
-            Ok((0, _)) => Err(lost::<P>("receive", "the server closed the connection")),
+            Ok((0, _)) => Err(self.lost("receive", "the server closed the connection")),
             Ok((received, _)) => {
                 self.in_end += received;
                 Ok(true)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Err(error) => Err(lost::<P>("receive", error)),
+            Err(error) => Err(self.lost("receive", error)),
         }
     }
 
@@ -213,7 +216,7 @@ impl<P: Protocol> Pipeline<P> {
                 }
                 Parsed::Whole(len, reply) => {
                     let Some(op) = self.window.pop_front() else {
-                        return Err(garbage::<P>(bytes));
+                        return Err(self.garbage(bytes));
                     };
                     let fits = match reply {
                         Reply::Value(_) | Reply::Missing => op.kind == Kind::Get,
@@ -221,16 +224,25 @@ impl<P: Protocol> Pipeline<P> {
                         Reply::Refused(_) => true,
                     };
                     if !fits {
-                        return Err(garbage::<P>(bytes));
+                        return Err(self.garbage(bytes));
                     }
                     feed.done(&op, &reply, now);
                     self.in_start += len;
                     self.in_needed = 1;
                 }
-                Parsed::Garbage => return Err(garbage::<P>(bytes)),
+                Parsed::Garbage => return Err(self.garbage(bytes)),
             }
         }
         Ok(())
+    }
+
+    fn lost(&self, action: &'static str, reason: impl ToString) -> TargetError {
+        TargetError::lost(self.peer, action)(reason)
+    }
+
+    fn garbage(&self, bytes: &[u8]) -> TargetError {
+        let quoted = &bytes[..bytes.len().min(QUOTE_BYTES_MAX)];
+        TargetError::Protocol { store: self.peer, answer: quoted.escape_ascii().to_string() }
     }
 }
 
@@ -245,12 +257,12 @@ impl<P: Protocol> Pipeline<P> {
                 Parsed::Partial(needed) => self.in_needed = needed.max(bytes.len() + 1),
                 Parsed::Whole(len, Reply::Value(text)) => {
                     let usage = std::str::from_utf8(text).ok().and_then(P::usage);
-                    let usage = usage.ok_or_else(|| garbage::<P>(text))?;
+                    let usage = usage.ok_or_else(|| self.garbage(text))?;
                     self.in_start += len;
                     self.in_needed = 1;
                     return Ok(usage);
                 }
-                _ => return Err(garbage::<P>(bytes)),
+                _ => return Err(self.garbage(bytes)),
             }
         }
     }
@@ -281,7 +293,7 @@ impl<P: Protocol> Target for Pipeline<P> {
         self.drive(LOAD_DEPTH, workload, &mut feed)?;
         if feed.refused > feed.refusals_max {
             return Err(TargetError::Refused {
-                store: P::NAME,
+                store: self.peer,
                 refused: feed.refused,
                 answer: feed.answer,
             });
@@ -367,15 +379,6 @@ impl Feed for LoadFeed<'_> {
     fn now(&self) -> u64 {
         0
     }
-}
-
-fn lost<P: Protocol>(action: &'static str, reason: impl ToString) -> TargetError {
-    TargetError::Lost { store: P::NAME, action, reason: reason.to_string() }
-}
-
-fn garbage<P: Protocol>(bytes: &[u8]) -> TargetError {
-    let quoted = &bytes[..bytes.len().min(QUOTE_BYTES_MAX)];
-    TargetError::Protocol { store: P::NAME, answer: quoted.escape_ascii().to_string() }
 }
 
 #[cfg(test)]

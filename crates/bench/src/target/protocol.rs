@@ -7,9 +7,6 @@ const LINE_BYTES_MAX: usize = 4096;
 
 /// A peer's wire format.
 pub trait Protocol {
-    /// The peer's name in errors.
-    const NAME: &'static str;
-
     /// Appends a request for the value of `key`.
     fn get(&self, key: &[u8], out: &mut Vec<u8>);
 

@@ -13,7 +13,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::pipeline::Pipeline;
 use super::protocol::{Parsed, Protocol, Reply, decimal, line, statistic, value};
-use super::server::{self, Place, Server, ServerSetup};
+use super::server::{self, Place, Server, installed};
 use super::{Endpoint, Result, Service};
 use crate::error::TargetError;
 use crate::spec::Spec;
@@ -27,8 +27,8 @@ const SETUP_LIMIT: Duration = Duration::from_secs(10);
 /// Starts a private Redis that keeps everything in memory and writes nothing. If it is to be a
 /// cache, `policy` says what it evicts.
 pub fn start(spec: &Spec, policy: &str, interrupted: &AtomicBool) -> Result<Server> {
-    let setup = ServerSetup { name: NAME, program: "redis-server", package: "redis-server" };
-    let server = setup.start(spec.peer_transport, interrupted, |dir, place| {
+    let command = installed(NAME, "redis-server", "redis-server")?;
+    let server = Server::start(NAME, command, spec.peer_transport, interrupted, |dir, place| {
         let dir = dir.to_string_lossy();
         let place = match place {
             Place::Unix(socket) => [
@@ -89,9 +89,9 @@ fn limit(place: &Path, bytes: u64) -> io::Result<()> {
     ask(&format!("CONFIG SET maxmemory {}\r\n", used + bytes)).map(drop)
 }
 
-/// Connects one client.
-pub fn connect(spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Redis>> {
-    Pipeline::connect(Redis::new(spec), &endpoint.paths[0], spec.lanes)
+/// Connects one client of `peer`, which speaks RESP.
+pub fn connect(peer: &'static str, spec: &Spec, endpoint: &Endpoint) -> Result<Pipeline<Redis>> {
+    Pipeline::connect(peer, Redis::new(spec), &endpoint.paths[0], spec.lanes)
 }
 
 /// RESP, version 2.
@@ -117,8 +117,6 @@ impl Redis {
 }
 
 impl Protocol for Redis {
-    const NAME: &'static str = NAME;
-
     #[inline]
     fn get(&self, key: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&self.get);

@@ -1,14 +1,15 @@
 //! Servers of the socket peers: a private process in a private directory.
 //!
-//! A server is found on the `PATH`, listens on nothing but a unix socket that only this user can
-//! reach, or a port of the loopback, dies with the bench, and leaves nothing behind.
+//! A server is a program on the `PATH`, or this very binary. It listens on nothing but a unix
+//! socket that only this user can reach, or a port of the loopback, dies with the bench, and leaves
+//! nothing behind.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::starting::Starting;
 use super::{DIR_PREFIX, Endpoint, Result, Service};
 use crate::error::TargetError;
 use crate::process::{Owned, cpu_seconds, tied_command};
+use crate::spec::{PEER_THREADS_MAX, Spec};
 use crate::system::PeerTransport;
 use crate::tuning::{Cores, Tuning};
 
@@ -26,16 +28,6 @@ use crate::tuning::{Cores, Tuning};
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Longest path of a unix socket (`sockaddr_un.sun_path` with its final zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-
-/// Which server, and where it comes from.
-pub struct ServerSetup {
-    /// The peer's name in results.
-    pub name: &'static str,
-    /// Its executable.
-    pub program: &'static str,
-    /// The Debian package that contains it.
-    pub package: &'static str,
-}
 
 /// Where a server listens.
 pub enum Place {
@@ -103,47 +95,45 @@ pub struct Server {
     _dir: TempDir,
 }
 
-impl ServerSetup {
-    /// Starts the server with the arguments that `arguments` makes from its directory and place,
-    /// and waits until it answers.
+/// The command of a peer's server, whose executable is `program` of a Debian package.
+pub fn installed(peer: &'static str, program: &str, package: &'static str) -> Result<Command> {
+    let program = find_program(program).ok_or(TargetError::NotInstalled { peer, package })?;
+    tied_command(&program).map_err(|error| not_started(peer, &error))
+}
+
+impl Server {
+    /// Starts the server of a peer by its command, with the arguments that `arguments` makes from
+    /// its directory and place, and waits until it answers.
     pub fn start(
-        &self,
+        peer: &'static str,
+        mut command: Command,
         transport: PeerTransport,
         interrupted: &AtomicBool,
         arguments: impl FnOnce(&Path, &Place) -> Vec<String>,
-    ) -> Result<Server> {
-        let program = find_program(self.program)
-            .ok_or(TargetError::NotInstalled { peer: self.name, package: self.package })?;
-        let failed = |error: std::io::Error| self.not_started(error.to_string());
+    ) -> Result<Self> {
+        let failed = |error: std::io::Error| not_started(peer, &error);
         let dir = private_dir().map_err(failed)?;
         let at = Place::free(transport, dir.path()).map_err(failed)?;
         let log = dir.path().join("log");
         let output = fs::File::create(&log).map_err(failed)?;
-        let process = tied_command(&program)
-            .and_then(|mut command| {
-                command
-                    .args(arguments(dir.path(), &at))
-                    .current_dir(dir.path())
-                    .stdin(Stdio::null())
-                    .stdout(output.try_clone()?)
-                    .stderr(output)
-                    .spawn()
-            })
+        let process = command
+            .args(arguments(dir.path(), &at))
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().map_err(failed)?)
+            .stderr(output)
+            .spawn()
             .map_err(failed)?;
         let place = at.name();
-        let mut server = Server { process: Owned::new(process), place: place.clone(), _dir: dir };
+        let mut server = Self { process: Owned::new(process), place: place.clone(), _dir: dir };
         let starting = Starting {
-            server: self.name,
+            server: peer,
             answers: &|| connect(&place).is_ok(),
             log: &log,
             limit: START_LIMIT,
         };
         starting.wait(&mut server.process, interrupted)?;
         Ok(server)
-    }
-
-    fn not_started(&self, reason: impl Into<String>) -> TargetError {
-        TargetError::NotStarted { server: self.name, reason: reason.into() }
     }
 }
 
@@ -165,9 +155,15 @@ impl Service for Server {
     }
 }
 
-/// Cores of this host that the bench may use.
-pub fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+/// Threads of a server that can have several: by default as many as cores.
+pub fn threads(spec: &Spec) -> u16 {
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
+    spec.peer_threads.unwrap_or_else(|| cores().min(PEER_THREADS_MAX.into()) as u16)
+}
+
+/// The error for a server that could not be started.
+pub fn not_started(server: &'static str, error: &std::io::Error) -> TargetError {
+    TargetError::NotStarted { server, reason: error.to_string() }
 }
 
 /// A directory whose sockets have short enough paths, also under a long `TMPDIR`.
@@ -201,11 +197,7 @@ mod tests {
 
     #[test]
     fn a_missing_peer_names_its_package_and_is_skipped() {
-        let setup =
-            ServerSetup { name: "toy", program: "no-such-program-of-loch", package: "toy-server" };
-        let error = setup
-            .start(PeerTransport::Unix, &AtomicBool::new(false), |_, _| Vec::new())
-            .unwrap_err();
+        let error = installed("toy", "no-such-program-of-loch", "toy-server").unwrap_err();
         assert!(error.is_skip());
         assert!(error.to_string().contains("toy-server"), "{error}");
     }

@@ -1,5 +1,7 @@
 //! The meta commands: one letter for each thing that a client wants or wants to know.
 
+use std::time::SystemTime;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use loch::Version;
@@ -10,6 +12,7 @@ use super::{BAD_LINE, Request, expires, line, seconds_left};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
+use crate::gets::{Format, Found};
 use crate::item::Traits;
 use crate::limits::MEMCACHED_KEY_BYTES;
 use crate::store::{Change, Expires, Item};
@@ -146,8 +149,9 @@ impl<'a> Meta<'a> {
             Some(item) => output.extend(format!("VA {}", item.data().len()).bytes()),
             None => output.extend_from_slice(code.as_bytes()),
         }
+        let facts = item.as_ref().map(Facts::of);
         for (flag, token) in &self.flags {
-            self.answer_flag(*flag, token, item.as_ref(), output);
+            answer_flag(*flag, token, (self.given, self.is_base64), facts.as_ref(), output);
         }
         if let Some(item) = item.as_ref().filter(|_| verb == b"mg") {
             let marks = [(*was_won, " Z"), (item.traits.is_stale, " X"), (*is_won, " W")];
@@ -159,32 +163,114 @@ impl<'a> Meta<'a> {
             output.extend_from_slice(b"\r\n");
         }
     }
+}
 
-    fn answer_flag(&self, flag: u8, token: &[u8], item: Option<&Item>, output: &mut Vec<u8>) {
-        match (flag, item) {
-            (b'O', _) => {
-                output.extend_from_slice(b" O");
-                output.extend_from_slice(token);
-            }
-            (b'k', _) => {
-                output.extend_from_slice(b" k");
-                output.extend_from_slice(self.given);
-                if self.is_base64 {
-                    output.extend_from_slice(b" b");
-                }
-            }
-            (b'c', Some(item)) => output.extend(format!(" c{}", item.cas()).bytes()),
-            (b'f', Some(item)) => output.extend(format!(" f{}", item.traits.flags).bytes()),
-            (b's', Some(item)) => output.extend(format!(" s{}", item.data().len()).bytes()),
-            (b't', Some(item)) => match item.expires_at {
-                None => output.extend_from_slice(b" t-1"),
-                Some(at) => output.extend(format!(" t{}", seconds_left(at)).bytes()),
-            },
-            // Loch keeps neither: a GET writes nothing into an item.
-            (b'h', Some(_)) => output.extend_from_slice(b" h0"),
-            (b'l', Some(_)) => output.extend_from_slice(b" l0"),
-            _ => (),
+/// What flags tell of an item.
+struct Facts {
+    flags: u32,
+    cas: u64,
+    len: usize,
+    expires_at: Option<SystemTime>,
+}
+
+impl Facts {
+    fn of(item: &Item) -> Self {
+        let (flags, len) = (item.traits.flags, item.data().len());
+        Self { flags, cas: item.cas(), len, expires_at: item.expires_at }
+    }
+}
+
+/// What a flag adds to the answer about a key, which was given in base64 or not.
+fn answer_flag(
+    flag: u8,
+    token: &[u8],
+    (key, is_base64): (&[u8], bool),
+    item: Option<&Facts>,
+    output: &mut Vec<u8>,
+) {
+    match (flag, item) {
+        (b'O', _) => {
+            output.extend_from_slice(b" O");
+            output.extend_from_slice(token);
         }
+        (b'k', _) => {
+            output.extend_from_slice(b" k");
+            output.extend_from_slice(key);
+            if is_base64 {
+                output.extend_from_slice(b" b");
+            }
+        }
+        (b'c', Some(item)) => output.extend(format!(" c{}", item.cas).bytes()),
+        (b'f', Some(item)) => output.extend(format!(" f{}", item.flags).bytes()),
+        (b's', Some(item)) => output.extend(format!(" s{}", item.len).bytes()),
+        (b't', Some(item)) => match item.expires_at {
+            None => output.extend_from_slice(b" t-1"),
+            Some(at) => output.extend(format!(" t{}", seconds_left(at)).bytes()),
+        },
+        // Loch keeps neither: a GET writes nothing into an item.
+        (b'h', Some(_)) => output.extend_from_slice(b" h0"),
+        (b'l', Some(_)) => output.extend_from_slice(b" l0"),
+        _ => (),
+    }
+}
+
+/// An `mg` that does nothing but read, and asks for nothing that [`Found`] does not tell.
+pub(super) struct PlainGet<'a> {
+    pub key: &'a [u8],
+    flags: &'a [&'a [u8]],
+}
+
+impl<'a> PlainGet<'a> {
+    /// The words of a request as such an `mg`, if they are one.
+    pub fn of(words: &'a [&'a [u8]]) -> Option<Self> {
+        let [b"mg", key, flags @ ..] = words else { return None };
+        let is_plain = |flag: &&[u8]| b"vkcfsOq".contains(&flag[0]);
+        let repeats = |at: usize| flags[..at].iter().any(|flag| flag[0] == flags[at][0]);
+        let fits = key.len() <= MEMCACHED_KEY_BYTES
+            && flags.iter().all(is_plain)
+            && !(0..flags.len()).any(repeats);
+        fits.then_some(Self { key, flags })
+    }
+
+    fn has(&self, flag: u8) -> bool {
+        self.flags.iter().any(|other| other[0] == flag)
+    }
+}
+
+/// The answers to these.
+pub(super) struct Values<'a>(pub Vec<PlainGet<'a>>);
+
+impl Format for Values<'_> {
+    fn head(&self, key: usize, found: Option<&Found>, output: &mut Vec<u8>) {
+        let get = &self.0[key];
+        let code = match found {
+            None if get.has(b'q') => return,
+            None => "EN",
+            Some(found) if get.has(b'v') => &format!("VA {}", found.len),
+            Some(_) => "HD",
+        };
+        output.extend_from_slice(code.as_bytes());
+        let facts = found.map(|found| {
+            let flags = found.traits.flags;
+            Facts { flags, cas: found.cas(), len: found.len, expires_at: None }
+        });
+        for flag in get.flags {
+            answer_flag(flag[0], &flag[1..], (get.key, false), facts.as_ref(), output);
+        }
+        output.extend_from_slice(b"\r\n");
+    }
+
+    fn tail(&self, key: usize, is_hit: bool) -> &'static [u8] {
+        if is_hit && self.has_value(key) { b"\r\n" } else { b"" }
+    }
+
+    fn has_value(&self, key: usize) -> bool {
+        self.0[key].has(b'v')
+    }
+
+    /// Who reads a stale item may be told to renew it.
+    fn is_all(&self, found: &Found) -> bool {
+        !found.traits.is_stale && !found.traits.is_won
     }
 }
 
@@ -255,6 +341,13 @@ async fn set(cx: &Context<'_>, meta: &Meta<'_>, data: Data<'_>) -> Result<Outcom
         Some(_) => return Err("CLIENT_ERROR invalid mode for ms M token".into()),
     };
     add(&cx.figures().counters.sets, 1);
+    // Of what is put, the CAS unique alone can be asked for.
+    let done = |traits, expires| Outcome::done(Some(Item::new(Vec::new(), traits, expires)));
+    if mode == b'S' && unique.is_none() {
+        let version = cx.store.put(&meta.key, data, traits, new).await?;
+        let outcome = done(traits, new);
+        return Ok(Outcome { item: after(outcome.item, Some(version)), ..outcome });
+    }
     let put = |item: Option<&Item>| {
         let differs = unique.zip(item).is_some_and(|(unique, item)| unique != item.cas());
         let refused = match (mode, item) {
@@ -283,8 +376,7 @@ async fn set(cx: &Context<'_>, meta: &Meta<'_>, data: Data<'_>) -> Result<Outcom
             }
             _ => (data.to_vec(), traits, new),
         };
-        let item = Item::new(data.clone(), traits, expires);
-        Ok((Change::Put { data, traits, expires }, Outcome::done(Some(item))))
+        Ok((Change::Put { data, traits, expires }, done(traits, expires)))
     };
     let (outcome, version) = cx.store.update(&meta.key, put).await?;
     Ok(Outcome { item: after(outcome.item, version), ..outcome })

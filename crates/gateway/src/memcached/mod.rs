@@ -1,8 +1,8 @@
 //! The protocol of memcached: text and meta commands.
 //!
 //! As with RESP, what a client has pipelined is executed in runs: `get` and `gets` of any number of
-//! keys as one batch, `set` of plain values and different keys as one batch, and other commands on
-//! different keys side by side.
+//! keys as one batch, `mg` that only read as one batch, `set` and `ms` of plain values and different
+//! keys as one batch, and other commands on different keys side by side.
 
 mod meta;
 mod request;
@@ -40,6 +40,8 @@ pub(crate) struct Session {
     /// Bytes of a data block that is too long, which are still to come.
     skips: usize,
     batch: Batch,
+    /// As many other requests are executed side by side, by what they have answered so far.
+    lanes: Batch,
     /// The keys of the next request, a `get`, that are answered already.
     answered: usize,
 }
@@ -54,6 +56,7 @@ struct Request<'a> {
 /// A run of requests that are executed together.
 enum Run {
     Gets(usize),
+    MetaGets(usize),
     Sets(usize),
     Lanes(usize),
     One,
@@ -61,7 +64,8 @@ enum Run {
 
 impl Session {
     pub fn new(needs_password: bool) -> Self {
-        Self { is_known: !needs_password, skips: 0, batch: Batch::default(), answered: 0 }
+        let (batch, lanes) = (Batch::default(), Batch::default());
+        Self { is_known: !needs_password, skips: 0, batch, lanes, answered: 0 }
     }
 
     /// Executes the requests at the front of some bytes.
@@ -142,23 +146,31 @@ impl Session {
                     let count = self.get_all(cx, &rest[..count], output).await;
                     called("get", count)
                 }
+                Run::MetaGets(count) => {
+                    let count = self.meta_get_all(cx, client, &rest[..count], output).await;
+                    called("mg", count)
+                }
                 Run::Sets(count) => {
                     set_all(cx, &rest[..count], &mut output.bytes).await;
                     add(&cx.figures().counters.sets, count as u64);
-                    called("set", count)
+                    called(known_name(rest[0].words[0]), count)
                 }
                 Run::Lanes(count) => {
+                    let start = output.bytes.len();
                     let mut answers = vec![Vec::new(); count];
                     let lanes = rest[..count].iter().zip(&mut answers);
                     let lanes = lanes.map(|(request, answer)| execute(cx, *request, answer));
                     run(LANES, lanes, |()| ()).await;
                     answers.iter().for_each(|answer| output.bytes.extend_from_slice(answer));
+                    self.lanes.learn(count, output.bytes.len() - start);
                     count
                 }
                 Run::One => {
+                    let start = output.bytes.len();
                     if !self.execute_one(cx, client, rest[0], &mut output.bytes).await {
                         return (executed + 1, false);
                     }
+                    self.lanes.learn(1, output.bytes.len() - start);
                     1
                 }
             };
@@ -174,13 +186,17 @@ impl Session {
         if gets > 0 {
             return Run::Gets(gets);
         }
+        let gets = requests.iter().map_while(|request| meta::PlainGet::of(request.words)).count();
+        if gets > 0 {
+            return Run::MetaGets(gets);
+        }
         let set = |request| plain_set(cx, request).map(|(key, _)| key);
         let sets = of_different_keys(requests.iter().map(set));
         if sets > 1 {
             return Run::Sets(sets);
         }
         // Long values are not read side by side.
-        let lanes = self.batch.len().min(LANES);
+        let lanes = self.lanes.len().min(LANES);
         match of_different_keys(requests.iter().take(lanes).map(only_key)) {
             0 | 1 => Run::One,
             alone => Run::Lanes(alone),
@@ -210,6 +226,33 @@ impl Session {
         let (whole, keys) = values.whole(self.answered);
         self.answered -= keys;
         whole
+    }
+
+    /// Answers the first of these `mg`, one at least. Returns how many.
+    async fn meta_get_all<'t>(
+        &mut self,
+        cx: &Context<'t>,
+        client: &Client,
+        requests: &[Request<'_>],
+        output: &mut Output<'t>,
+    ) -> usize {
+        client.said().command = "mg";
+        let gets = requests.iter().map_while(|request| meta::PlainGet::of(request.words));
+        let format = meta::Values(gets.collect());
+        let keys: Vec<&[u8]> = format.0.iter().map(|get| get.key).collect();
+        match gets::answer(cx, &keys, &mut self.batch, &format, output).await {
+            Ok(answered @ 1..) => answered,
+            Ok(0) => {
+                if let Err(failure) = meta::execute(cx, requests[0], &mut output.bytes).await {
+                    tell(cx, failure, &mut output.bytes);
+                }
+                1
+            }
+            Err(failure) => {
+                tell(cx, failure, &mut output.bytes);
+                1
+            }
+        }
     }
 
     /// Executes any request. Returns whether the connection goes on.
@@ -327,7 +370,9 @@ fn is_get(request: &Request<'_>) -> bool {
 fn plain_set<'a>(cx: &Context<'_>, request: &Request<'a>) -> Option<(&'a [u8], &'a [u8])> {
     let Data::Block(data) = request.data else { return None };
     match request.words {
-        [b"set", key, b"0", b"0", _] | [b"set", key, b"0", b"0", _, b"noreply"] => {
+        [b"set", key, b"0", b"0", _]
+        | [b"set", key, b"0", b"0", _, b"noreply"]
+        | [b"ms", key, _] => {
             let fits = key.len() <= MEMCACHED_KEY_BYTES
                 && data.len() as u64 <= cx.shared.value_bytes_max
                 && item::header(item::Traits::default(), data).is_none();
@@ -363,6 +408,7 @@ async fn set_all(cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8
     for request in requests {
         match &done {
             Ok(_) if is_noreply(request.words) => (),
+            Ok(_) if request.words[0] == b"ms" => line(output, "HD"),
             Ok(_) => line(output, "STORED"),
             Err(error) => {
                 add(&cx.figures().counters.errors, 1);
@@ -419,9 +465,10 @@ fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
     }
 }
 
-/// When something expires that expires at such a time.
+/// When something expires that expires at such a time, of which memcached looks at 32 bits: some
+/// clients send -1 as 4294967295.
 fn expires(exptime: i64) -> Expires {
-    match exptime {
+    match i64::from(exptime as i32) {
         0 => Expires::Never,
         ..0 => Expires::At(UNIX_EPOCH),
         1..=RELATIVE_S_MAX => Expires::after(Duration::from_secs(exptime as u64)),

@@ -44,9 +44,7 @@ fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
     let used: u64 = usage.iter().map(|node| node.index_bytes + node.entry_bytes).sum();
     let limit: u64 = usage.iter().map(|node| node.index_bytes + node.data_bytes).sum();
     let entries: u64 = usage.iter().map(|node| node.entries).sum();
-    let forgotten = usage.iter().flat_map(|node| node.forgotten.iter().flatten());
-    let evicted: u64 = forgotten.clone().map(|class| class.evicted).sum();
-    let expired: u64 = forgotten.map(|class| class.expired).sum();
+    let (evicted, expired) = cx.forgotten()?;
     let (hits, misses) = (cx.shared.sum(|c| &c.hits), cx.shared.sum(|c| &c.misses));
     Ok(vec![
         pair("pid", &std::process::id()),

@@ -110,9 +110,9 @@ impl Format for ValuesFrom<'_> {
     fn head(&self, key: usize, found: Option<&Found>, output: &mut Vec<u8>) {
         let (Self(values, from), Some(found)) = (self, found) else { return };
         let wants_cas = values.request_of(from + key).1;
-        let cas = found.traits.cas.unwrap_or(found.version.as_u64());
         let key = values.keys[from + key];
-        value_head(output, key, found.traits.flags, found.len, wants_cas.then_some(cas));
+        let cas = wants_cas.then(|| found.cas());
+        value_head(output, key, found.traits.flags, found.len, cas);
     }
 
     fn tail(&self, key: usize, is_hit: bool) -> &'static [u8] {

@@ -71,16 +71,7 @@ fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
         ],
         "memory" => memory(cx)?,
         "persistence" => vec![field("loading", &0), field("rdb_bgsave_in_progress", &0)],
-        "stats" => vec![
-            field("total_connections_received", &cx.shared.sum(|c| &c.connections)),
-            field("total_commands_processed", &cx.shared.sum(|c| &c.commands)),
-            field("total_net_input_bytes", &cx.shared.sum(|c| &c.bytes_in)),
-            field("total_net_output_bytes", &cx.shared.sum(|c| &c.bytes_out)),
-            field("rejected_connections", &cx.shared.sum(|c| &c.rejected)),
-            field("keyspace_hits", &cx.shared.sum(|c| &c.hits)),
-            field("keyspace_misses", &cx.shared.sum(|c| &c.misses)),
-            field("total_error_replies", &cx.shared.sum(|c| &c.errors)),
-        ],
+        "stats" => stats(cx)?,
         "replication" => vec![
             field("role", &"master"),
             field("connected_slaves", &0),
@@ -134,6 +125,23 @@ fn server(cx: &Context<'_>) -> Fields {
         field("io_threads_active", &cx.shared.threads.len()),
         field("cluster_enabled", &0),
     ]
+}
+
+fn stats(cx: &Context<'_>) -> Result<Fields, Failure> {
+    let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
+    let (evicted, expired) = cx.forgotten()?;
+    Ok(vec![
+        field("total_connections_received", &cx.shared.sum(|c| &c.connections)),
+        field("total_commands_processed", &cx.shared.sum(|c| &c.commands)),
+        field("total_net_input_bytes", &cx.shared.sum(|c| &c.bytes_in)),
+        field("total_net_output_bytes", &cx.shared.sum(|c| &c.bytes_out)),
+        field("rejected_connections", &cx.shared.sum(|c| &c.rejected)),
+        field("expired_keys", &expired),
+        field("evicted_keys", &evicted),
+        field("keyspace_hits", &cx.shared.sum(|c| &c.hits)),
+        field("keyspace_misses", &cx.shared.sum(|c| &c.misses)),
+        field("total_error_replies", &cx.shared.sum(|c| &c.errors)),
+    ])
 }
 
 fn memory(cx: &Context<'_>) -> Result<Fields, Failure> {

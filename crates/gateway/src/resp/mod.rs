@@ -48,6 +48,8 @@ pub(crate) struct Session {
     is_known: bool,
     transaction: Transaction,
     batch: Batch,
+    /// As many other requests are executed side by side, by what they have answered so far.
+    lanes: Batch,
     /// The keys of the next request, an MGET, that are answered already.
     answered: usize,
 }
@@ -72,8 +74,9 @@ type Request<'a> = &'a [&'a [u8]];
 
 impl Session {
     pub fn new(needs_password: bool) -> Self {
-        let (transaction, batch) = (Transaction::default(), Batch::default());
-        Self { resp: 2, is_known: !needs_password, transaction, batch, answered: 0 }
+        let (batch, lanes) = (Batch::default(), Batch::default());
+        let transaction = Transaction::default();
+        Self { resp: 2, is_known: !needs_password, transaction, batch, lanes, answered: 0 }
     }
 
     /// Executes the requests at the front of some bytes.
@@ -184,7 +187,9 @@ impl Session {
                     called("set", count)
                 }
                 Run::Lanes(count) => {
+                    let start = output.bytes.len();
                     self.in_lanes(cx, client, &rest[..count], &mut output.bytes).await;
+                    self.lanes.learn(count, output.bytes.len() - start);
                     count
                 }
                 Run::Mget => match self.get_list(cx, &rest[0][1..], output).await {
@@ -192,9 +197,11 @@ impl Session {
                     false => 0,
                 },
                 Run::One => {
+                    let start = output.bytes.len();
                     if self.execute(cx, client, rest[0], &mut output.bytes).await == Next::Ends {
                         return (executed + 1, Next::Ends);
                     }
+                    self.lanes.learn(1, output.bytes.len() - start);
                     1
                 }
             };
@@ -220,7 +227,7 @@ impl Session {
             return Run::Sets(sets);
         }
         // Long values are not read side by side.
-        let lanes = self.batch.len().min(LANES);
+        let lanes = self.lanes.len().min(LANES);
         match of_different_keys(requests.iter().take(lanes).map(|request| only_key(request))) {
             0 | 1 => Run::One,
             alone => Run::Lanes(alone),

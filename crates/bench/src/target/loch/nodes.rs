@@ -111,7 +111,6 @@ fn start(config: &NodeConfig) -> io::Result<Owned> {
     let child = own_command("serve")?
         .arg("--config")
         .arg(file)
-        .env_remove("RUST_LOG")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

@@ -17,8 +17,6 @@ struct Toy {
 }
 
 impl Protocol for Toy {
-    const NAME: &'static str = "toy";
-
     fn get(&self, key: &[u8], out: &mut Vec<u8>) {
         out.push(b'G');
         out.extend_from_slice(key);
@@ -87,7 +85,7 @@ fn run_against(
     let server = toy(&spec);
     let workload = Workload::new(&spec);
     let serving = thread::spawn(move || server.serve(theirs, piece, |r| answer(r, &workload)));
-    let mut pipeline = Pipeline::over(toy(&spec), ours.into(), spec.lanes);
+    let mut pipeline = Pipeline::over("toy", toy(&spec), ours.into(), spec.lanes);
     let mut result = Ok(());
     let budget = Budget { ops: 2000, ns: u64::MAX };
     let (tally, _) = with_run(line, budget, 1, |run| result = pipeline.run(run));
@@ -177,7 +175,7 @@ fn a_cache_may_refuse_a_few_records_while_loading_and_a_store_none() {
                 if puts.get() % parts == 0 { b"R".to_vec() } else { b"S".to_vec() }
             });
         });
-        let mut pipeline = Pipeline::over(toy(), ours.into(), 1);
+        let mut pipeline = Pipeline::over("toy", toy(), ours.into(), 1);
         let (mut loaded, workload) = (0, Workload::new(&spec));
         let result = pipeline.load(&workload, 0..spec.records, &mut |done| loaded = done);
         drop(pipeline);
