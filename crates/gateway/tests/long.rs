@@ -80,6 +80,16 @@ fn long_and_short_values_come_in_order_in_pipelines_and_lists() {
     }
     let rest = [b"END\r\n", &hit(5)[..], b"END\r\nMN\r\n"].concat();
     assert!(client.exactly(rest.len()) == rest);
+    let gets: String = keys.iter().map(|key| format!("mg {key} v q\r\nmg {key} s\r\n")).collect();
+    client.send(format!("{gets}mg none q\r\nmn\r\n").as_bytes());
+    for value in &values {
+        let len = value.len();
+        let head = format!("VA {len}\r\n");
+        let tail = format!("\r\nHD s{len}\r\n");
+        let wanted = [head.as_bytes(), value, tail.as_bytes()].concat();
+        assert!(client.exactly(wanted.len()) == wanted, "{len}");
+    }
+    assert_eq!(client.exactly(4), b"MN\r\n");
 }
 
 /// Flags stand before the value, and are not sent.

@@ -190,6 +190,7 @@ def pylibmc_families(c):
     assert c.set("e", "v", time=1000) and c.touch("e", 2000) and c.get("e") == "v"
     assert not c.touch("none", 1)
     assert c.set("e", "v", time=1_000_000_000) and c.get("e") is None
+    assert c.set("e", "v", time=-1) and c.get("e") is None
     ((_, stats),) = c.get_stats()
     assert int(stats["pid"]) > 0 and int(stats["curr_items"]) >= 5
 

@@ -1,8 +1,8 @@
 //! The protocol of memcached: text and meta commands.
 //!
 //! As with RESP, what a client has pipelined is executed in runs: `get` and `gets` of any number of
-//! keys as one batch, `mg` that only read as one batch, `set` and `ms` of plain values and different
-//! keys as one batch, and other commands on different keys side by side.
+//! keys as one batch, `mg` that only read as one batch, `set` and `ms` of plain values and
+//! different keys as one batch, and other commands on different keys side by side.
 
 mod meta;
 mod request;
