@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use super::{Node, PATIENCE, Process, loch};
 
@@ -17,6 +17,8 @@ pub struct Gateway {
     pub resp: PathBuf,
     /// Where clients of memcached connect.
     pub memcached: PathBuf,
+    /// Where clients of Redis connect over TCP.
+    pub tcp: SocketAddr,
 }
 
 impl Gateway {
@@ -30,6 +32,7 @@ impl Gateway {
         let (resp, memcached) = (dir.join(format!("{name}.resp")), dir.join(format!("{name}.mc")));
         command.arg("gateway").arg("--socket").arg(&node.socket).args(["--threads", "2"]);
         command.arg("--resp").arg(format!("unix:{}", resp.display()));
+        command.args(["--resp", "127.0.0.1:0"]);
         command.arg("--memcached").arg(format!("unix:{}", memcached.display()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = Process::new(command.spawn().expect("a gateway starts"));
@@ -37,7 +40,9 @@ impl Gateway {
         let stdout = process.child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("it says that it is ready");
         assert!(line.contains("is ready"), "{line:?}");
-        Self { process, resp, memcached }
+        let tcp = line.split_whitespace().find_map(|word| word.trim_end_matches(',').parse().ok());
+        let tcp = tcp.expect("it says which port it has");
+        Self { process, resp, memcached, tcp }
     }
 
     /// The descriptors that it has open.
@@ -58,37 +63,42 @@ impl Gateway {
     }
 }
 
-/// A client's connection, over a unix socket if nothing else is said.
-pub struct Wire<S = UnixStream> {
-    stream: S,
+/// A client's connection.
+pub struct Wire {
+    stream: Box<dyn Socket>,
     /// What came and was not asked for yet; no memory if there is nothing.
     came: Vec<u8>,
 }
 
+trait Socket: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Socket for S {}
+
 impl Wire {
-    /// Connects.
+    /// Connects to a unix socket.
     pub fn to(path: &Path) -> Self {
         Self::try_to(path).expect("it listens")
     }
 
-    /// Connects, if somebody listens.
+    /// Connects to a unix socket, if somebody listens.
     pub fn try_to(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self::over(stream))
+        Ok(Self { stream: Box::new(stream), came: Vec::new() })
     }
 
-    /// Lets reads wait for so long.
-    pub fn wait_at_most(&self, time: Duration) {
-        self.stream.set_read_timeout(Some(time)).expect("it is a socket");
+    /// Connects over TCP.
+    pub fn to_port(address: SocketAddr) -> Self {
+        Self::try_to_port(address).expect("it listens")
     }
-}
 
-impl<S: Read + Write> Wire<S> {
-    /// A connection that somebody else has made.
-    pub fn over(stream: S) -> Self {
-        Self { stream, came: Vec::new() }
+    /// Connects over TCP, if somebody listens.
+    pub fn try_to_port(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { stream: Box::new(stream), came: Vec::new() })
     }
 
     /// Sends bytes.

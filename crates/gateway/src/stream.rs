@@ -24,7 +24,7 @@ const KEEPALIVE: Duration = Duration::from_secs(300);
 pub(crate) enum Listener {
     /// Clients see the certificate, if there is one.
     Tcp(TcpListener, Option<Certificate>),
-    /// The file is removed with the listener.
+    /// The file is removed when the listener closes.
     Unix(UnixListener, PathBuf),
 }
 
@@ -53,6 +53,17 @@ impl Listener {
                 Address::Tcp(tcp.local_addr().expect("a listener is bound to an address"))
             }
             Self::Unix(_, path) => Address::Unix(path.clone()),
+        }
+    }
+
+    /// Refuses clients from now on. Another gateway can listen at the address at once.
+    pub fn close(&self) {
+        if let Self::Unix(_, path) = self {
+            // If it cannot be removed, the next gateway does it.
+            let _ = std::fs::remove_file(path);
+        }
+        if let Err(error) = rustix::net::shutdown(self, rustix::net::Shutdown::Both) {
+            tracing::debug!(%error, "a listener stays until its gateway has ended");
         }
     }
 
@@ -95,15 +106,6 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let made = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
     Ok(made)
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // If it cannot be removed, the next gateway does it.
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 impl AsFd for Listener {
