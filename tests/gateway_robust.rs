@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -158,10 +159,18 @@ fn one_more_is_too_many(gateway: &Gateway) {
     }
 }
 
+/// A request of RESP with these arguments.
+fn resp_request(arguments: &[&str]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", arguments.len());
+    for argument in arguments {
+        request += &format!("${}\r\n{argument}\r\n", argument.len());
+    }
+    request.into_bytes()
+}
+
 /// The request that sets a key.
 fn resp_set(key: &str, value: &[u8]) -> Vec<u8> {
-    let head = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n", key.len(), value.len());
-    [head.as_bytes(), value, b"\r\n"].concat()
+    resp_request(&["SET", key, std::str::from_utf8(value).expect("letters")])
 }
 
 /// Requests of a client that are pipelined when a gateway is told to end.
@@ -271,5 +280,191 @@ fn a_gateway_that_is_told_to_end_answers_all_that_has_come_and_ends() {
             }
         }
         assert!(table.get(b"half").expect("it reads").is_none());
+    }
+}
+
+/// A client of a table that is full, and what it knows of the table: nobody else writes its keys.
+struct Filler {
+    protocol: Protocol,
+    wire: Wire,
+    /// The values that were acknowledged.
+    known: BTreeMap<String, Vec<u8>>,
+    /// The values of SETs that were refused, which may have been done, of keys without another.
+    refused: BTreeMap<String, Vec<u8>>,
+}
+
+impl Filler {
+    fn new(protocol: Protocol, gateway: &Gateway) -> Self {
+        let wire = protocol.connect(gateway);
+        Self { protocol, wire, known: BTreeMap::new(), refused: BTreeMap::new() }
+    }
+
+    /// The value of a key, of so many bytes.
+    fn value(key: &str, len: usize) -> Vec<u8> {
+        key.bytes().cycle().take(len).collect()
+    }
+
+    fn send_set(&mut self, key: &str, len: usize) {
+        let value = Self::value(key, len);
+        match self.protocol {
+            Protocol::Resp => self.wire.send(&resp_set(key, &value)),
+            Protocol::Memcached => {
+                let head = format!("set {key} 0 0 {len}\r\n");
+                self.wire.send(&[head.as_bytes(), &value, b"\r\n"].concat());
+            }
+        }
+    }
+
+    /// Takes the answer to a SET. Returns whether it was refused, because the table is full.
+    fn was_refused(&mut self) -> bool {
+        let said = self.wire.line();
+        let (done, full) = match self.protocol {
+            Protocol::Resp => ("+OK", "-OOM "),
+            Protocol::Memcached => ("STORED", "SERVER_ERROR out of memory storing object"),
+        };
+        assert!(said == done || said.starts_with(full), "{said}");
+        said != done
+    }
+
+    /// SETs these keys, pipelined, each with so many bytes. Returns how many were refused.
+    fn set(&mut self, keys: &[String], len: usize) -> usize {
+        keys.iter().for_each(|key| self.send_set(key, len));
+        let mut refused = 0;
+        for key in keys {
+            if self.was_refused() {
+                refused += 1;
+                // One of a batch may have been done, or not; one for itself was not.
+                if keys.len() > 1 {
+                    self.refused.insert(key.clone(), Self::value(key, len));
+                }
+            } else {
+                self.refused.remove(key);
+                self.known.insert(key.clone(), Self::value(key, len));
+            }
+        }
+        refused
+    }
+
+    /// SETs new keys until the table is full.
+    fn fill(&mut self, prefix: &str, len: usize) {
+        let depth = (4 * MIB / len).min(32);
+        for round in 0.. {
+            let keys: Vec<String> = (0..depth).map(|at| format!("{prefix}:{round}:{at}")).collect();
+            if self.set(&keys, len) > 0 {
+                return;
+            }
+            assert!(round * depth * len < 64 * MIB, "the table is larger than it was made");
+        }
+    }
+
+    fn send_get(&mut self, key: &str) {
+        match self.protocol {
+            Protocol::Resp => self.wire.send(format!("GET {key}\r\n").as_bytes()),
+            Protocol::Memcached => self.wire.send(format!("get {key}\r\n").as_bytes()),
+        }
+    }
+
+    /// Takes the answer to a GET.
+    fn found(&mut self, key: &str) -> Option<Vec<u8>> {
+        let (line, value) = match self.protocol {
+            Protocol::Resp => self.wire.resp(),
+            Protocol::Memcached => self.wire.memcached(),
+        };
+        if value.is_none() {
+            assert!(line == "$-1" || line == "END", "{key}: {line}");
+        } else if self.protocol == Protocol::Memcached {
+            assert!(line.starts_with(&format!("VALUE {key} 0 ")), "{key}: {line}");
+            assert_eq!(self.wire.line(), "END");
+        }
+        value
+    }
+
+    /// Everything that was acknowledged is there.
+    fn check(&mut self) {
+        let keys: Vec<String> = self.known.keys().cloned().collect();
+        for keys in keys.chunks(32) {
+            keys.iter().for_each(|key| self.send_get(key));
+            for key in keys {
+                let found = self.found(key).unwrap_or_else(|| panic!("{key} is lost"));
+                let is_right = self.known[key] == found || self.refused.get(key) == Some(&found);
+                assert!(is_right, "{key} has another value");
+            }
+        }
+    }
+
+    /// Deletes keys.
+    fn delete(&mut self, keys: &[String]) {
+        let (verb, done) = match self.protocol {
+            Protocol::Resp => ("DEL", ":1"),
+            Protocol::Memcached => ("delete", "DELETED"),
+        };
+        for keys in keys.chunks(32) {
+            let requests: String = keys.iter().map(|key| format!("{verb} {key}\r\n")).collect();
+            self.wire.send(requests.as_bytes());
+            for key in keys {
+                assert_eq!(self.wire.line(), done, "{key}");
+                self.known.remove(key);
+                self.refused.remove(key);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_table_that_is_full_says_so_keeps_what_it_has_and_takes_more_after_deletions() {
+    let _alone = alone();
+    let lens = [500, MIB];
+    for (protocol, len) in Protocol::BOTH.into_iter().flat_map(|p| lens.map(|len| (p, len))) {
+        let dir = private_dir();
+        let node = Node::start(dir.path(), "n", &["--memory", "24MiB"]);
+        let gateway = Gateway::start(dir.path(), &node, "g");
+        let mut filler = Filler::new(protocol, &gateway);
+        filler.fill("a", len);
+        let known: Vec<String> = filler.known.keys().cloned().collect();
+        for _ in 0..if is_long() { 10 } else { 1 } {
+            while_it_is_full(&mut filler, &known, len);
+            filler.check();
+            // What was removed makes room, and all else is still there.
+            let (gone, _) = known.split_at(known.len() / 2);
+            filler.delete(gone);
+            for keys in gone.chunks(16) {
+                assert_eq!(filler.set(keys, len), 0, "{len} bytes of {protocol:?}");
+            }
+            filler.check();
+        }
+    }
+}
+
+/// GETs and refusals by turns in pipelines, other commands that store, and overwriting.
+fn while_it_is_full(filler: &mut Filler, known: &[String], len: usize) {
+    // It reads after it has sent everything, so the answers have to fit into the sockets.
+    let depth = (64 * KIB / len).clamp(1, 16);
+    for round in 0..4 {
+        let more: Vec<String> = (0..depth).map(|at| format!("more:{round}:{at}")).collect();
+        let pairs: Vec<(&String, &String)> = more.iter().zip(known.iter().cycle()).collect();
+        for (new, old) in &pairs {
+            filler.send_set(new, len);
+            filler.send_get(old);
+        }
+        for (_, old) in pairs {
+            assert!(filler.was_refused(), "the table has not been full");
+            let found = filler.found(old);
+            assert!(found.as_ref() == Some(&filler.known[old]), "{old}");
+        }
+    }
+    let value = String::from_utf8(Filler::value("x", len)).expect("letters");
+    let requests = match filler.protocol {
+        Protocol::Resp => ["SETEX new 100", "SETNX new", "APPEND new", "GETSET new"]
+            .map(|head| resp_request(&[head.split(' ').collect(), vec![&value[..]]].concat())),
+        Protocol::Memcached => ["set new 7 0", "add new 0 100", "set new 0 100", "ms new"]
+            .map(|head| format!("{head} {len}\r\n{value}\r\n").into_bytes()),
+    };
+    for request in requests {
+        filler.wire.send(&request);
+        assert!(filler.was_refused(), "the table has not been full");
+    }
+    // A shorter value takes new memory, too, before the old one is free: it is put whole or not.
+    for key in known.iter().take(4) {
+        filler.set(std::slice::from_ref(key), len / 2);
     }
 }
