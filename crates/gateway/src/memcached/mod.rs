@@ -410,7 +410,12 @@ async fn execute(cx: &Context<'_>, request: Request<'_>, output: &mut Vec<u8>) {
     cx.figures().called(known_name(verb), 1, began.elapsed().as_nanos() as u64);
     if let Err(failure) = done {
         output.truncate(start);
+        let is_answered = !is_noreply(request.words)
+            || matches!(&failure, Failure::Said(said) if said == "ERROR");
         tell(cx, failure, output);
+        if !is_answered {
+            output.truncate(start);
+        }
     }
 }
 
@@ -423,7 +428,7 @@ fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
             line(output, "SERVER_ERROR others kept changing the value, nothing was done")
         }
         Failure::Store(loch::Error::OutOfMemory { .. }) => {
-            line(output, "SERVER_ERROR out of memory storing object");
+            line(output, OUT_OF_MEMORY);
         }
         Failure::Store(loch::Error::ValueTooLong { .. }) => {
             line(output, "SERVER_ERROR object too large for cache");
