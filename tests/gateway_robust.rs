@@ -468,3 +468,71 @@ fn while_it_is_full(filler: &mut Filler, known: &[String], len: usize) {
         filler.set(std::slice::from_ref(key), len / 2);
     }
 }
+
+/// Clients that do not read.
+const SLOW_CLIENTS: usize = 1000;
+/// Values of a MiB that each of them has asked for.
+const SLOW_ANSWERS: usize = 2;
+/// What a gateway may hold for all of them: half of it are copies of values (docs/gateway.md).
+const SLOW_BYTES_MAX: u64 = 64 << 20;
+
+/// The time of the calmest of some rounds of requests.
+fn calmest(wire: &mut Wire, request: &[u8], answer: &[u8]) -> Duration {
+    let round = |_| {
+        let began = Instant::now();
+        for _ in 0..50 {
+            wire.send(request);
+            assert!(wire.bytes(answer.len()) == answer);
+        }
+        began.elapsed()
+    };
+    (0..20).map(round).min().expect("some rounds")
+}
+
+#[test]
+fn a_thousand_clients_that_do_not_read_hold_little_memory_and_up_nobody() {
+    let _alone = alone();
+    assert!(raise_descriptors() > SLOW_CLIENTS, "a process may have more descriptors");
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "64MiB"]);
+    let gateway = Gateway::start(dir.path(), &node, "g");
+    let long: Vec<u8> = (0..MIB).map(|at| b'a' + (at / 7 % 26) as u8).collect();
+    let mut other = Wire::to(&gateway.resp);
+    for (key, value) in [("long", &long), ("k", &b"v".repeat(KIB))] {
+        other.send(&resp_set(key, value));
+        assert_eq!(other.line(), "+OK");
+    }
+    let answers = [
+        [format!("${MIB}\r\n").as_bytes(), &long, b"\r\n"].concat(),
+        [format!("VALUE long 0 {MIB}\r\n").as_bytes(), &long, b"\r\nEND\r\n"].concat(),
+    ];
+    let short = [format!("${KIB}\r\n").as_bytes(), &b"v".repeat(KIB), b"\r\n"].concat();
+    let alone = calmest(&mut other, b"GET k\r\n", &short);
+    let before = gateway.memory_bytes();
+    let mut slow: Vec<(usize, Wire)> = (0..SLOW_CLIENTS)
+        .map(|number| {
+            let kind = number % 2;
+            let mut wire = Protocol::BOTH[kind].connect(&gateway);
+            wire.send("get long\r\n".repeat(SLOW_ANSWERS).as_bytes());
+            (kind, wire)
+        })
+        .collect();
+    let beside = calmest(&mut other, b"GET k\r\n", &short);
+    // Each of them has had its turn.
+    for (kind, wire) in &mut slow {
+        assert!(wire.bytes(1) == answers[*kind][..1]);
+    }
+    let held = gateway.memory_bytes().saturating_sub(before);
+    assert!(held < SLOW_BYTES_MAX, "{} MiB", held >> 20);
+    assert!(beside < 10 * alone, "{beside:?} instead of {alone:?}");
+    for (kind, wire) in &mut slow {
+        let answer = &answers[*kind];
+        for number in 0..SLOW_ANSWERS {
+            let begun = usize::from(number == 0);
+            assert!(wire.bytes(answer.len() - begun) == answer[begun..], "answer {number}");
+        }
+    }
+    for (kind, wire) in &mut slow {
+        Protocol::BOTH[*kind].is_served(wire);
+    }
+}

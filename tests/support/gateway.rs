@@ -119,7 +119,7 @@ impl Wire {
     }
 
     fn take(&mut self, count: usize) -> Vec<u8> {
-        let rest = self.came.split_off(count);
+        let rest = if count < self.came.len() { self.came.split_off(count) } else { Vec::new() };
         std::mem::replace(&mut self.came, rest)
     }
 
