@@ -5,13 +5,17 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use loch::Cluster;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use support::gateway::{Gateway, Wire};
 use support::{LOCH, Node, is_long, private_dir, wait_for};
@@ -534,5 +538,264 @@ fn a_thousand_clients_that_do_not_read_hold_little_memory_and_up_nobody() {
     }
     for (kind, wire) in &mut slow {
         Protocol::BOTH[*kind].is_served(wire);
+    }
+}
+
+/// Requests that a client sends before it reads the answers.
+const DEPTH: usize = 32;
+/// Keys of a client, which nobody else writes.
+const KEYS: usize = 5;
+/// Pipelines that each client does in each state of the node.
+const PIPELINES: usize = 50;
+
+/// What is done to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    Set(u64),
+    Get,
+    Delete,
+    /// Something that no table is needed for.
+    Echo(u64),
+}
+
+/// The values that a key may have, as far as its only writer knows.
+#[derive(Clone, Debug, Default)]
+struct Possible {
+    /// What the last change that was answered has left, or a GET has found.
+    now: Option<u64>,
+    /// What changes may leave of which it is unknown whether they have been done: they may still be
+    /// under way.
+    unknown: BTreeSet<Option<u64>>,
+    /// Whether the value may be lost at any moment.
+    is_lost: bool,
+}
+
+impl Possible {
+    fn found(&mut self, value: Option<u64>) {
+        let may_be =
+            self.now == value || self.unknown.contains(&value) || self.is_lost && value.is_none();
+        assert!(may_be, "{value:?} was found, of {self:?}");
+        self.now = value;
+    }
+}
+
+/// A client of a node that dies.
+struct Piper {
+    protocol: Protocol,
+    wire: Wire,
+    keys: Vec<Possible>,
+    prefix: String,
+    tags: u64,
+    random: ChaCha8Rng,
+}
+
+impl Piper {
+    fn new(protocol: Protocol, gateway: &Gateway, number: u64, is_lost: bool) -> Self {
+        let wire = protocol.connect(gateway);
+        let keys = vec![Possible { is_lost, ..Possible::default() }; KEYS];
+        let random = ChaCha8Rng::seed_from_u64(number);
+        let prefix = format!("{number}");
+        Self { protocol, wire, keys, prefix, tags: number << 32, random }
+    }
+
+    fn draw(&mut self) -> (usize, Ask) {
+        self.tags += 1;
+        let ask = match self.random.random_range(0..10) {
+            0..4 => Ask::Get,
+            4..8 => Ask::Set(self.tags),
+            8 => Ask::Delete,
+            _ => Ask::Echo(self.tags),
+        };
+        (self.random.random_range(0..KEYS), ask)
+    }
+
+    fn request(&self, key: usize, ask: Ask) -> String {
+        let key = format!("{}:{key}", self.prefix);
+        match (self.protocol, ask) {
+            (Protocol::Resp, Ask::Set(tag)) => format!("SET {key} {tag:020}\r\n"),
+            (Protocol::Resp, Ask::Get) => format!("GET {key}\r\n"),
+            (Protocol::Resp, Ask::Delete) => format!("DEL {key}\r\n"),
+            (Protocol::Resp, Ask::Echo(tag)) => format!("ECHO {tag:020}\r\n"),
+            (Protocol::Memcached, Ask::Set(tag)) => format!("set {key} 0 0 20\r\n{tag:020}\r\n"),
+            (Protocol::Memcached, Ask::Get) => format!("mg {key} v k\r\n"),
+            (Protocol::Memcached, Ask::Delete) => format!("delete {key}\r\n"),
+            // An unknown word is answered, too.
+            (Protocol::Memcached, Ask::Echo(_)) => "verbosity 1\r\n".to_owned(),
+        }
+    }
+
+    /// Takes an answer. Returns whether it was an error.
+    fn answer(&mut self, key: usize, ask: Ask) -> bool {
+        let (line, value) = match self.protocol {
+            Protocol::Resp => self.wire.resp(),
+            Protocol::Memcached => self.wire.memcached(),
+        };
+        let is_error = line.starts_with("-") && line != "-1" || line.starts_with("SERVER_ERROR ");
+        let name = format!("{}:{key}", self.prefix);
+        let known = &mut self.keys[key];
+        let tag = |value: Option<Vec<u8>>| {
+            value.map(|value| {
+                assert_eq!(value.len(), 20, "{line}");
+                String::from_utf8_lossy(&value).parse::<u64>().expect("a tag")
+            })
+        };
+        match ask {
+            Ask::Echo(wanted) => match self.protocol {
+                Protocol::Resp => assert_eq!(tag(value), Some(wanted), "{line}"),
+                Protocol::Memcached => assert_eq!(line, "OK"),
+            },
+            Ask::Get if is_error => (),
+            Ask::Get => {
+                let is_right = match (self.protocol, value.is_some()) {
+                    (Protocol::Resp, has_value) => has_value || line == "$-1",
+                    (Protocol::Memcached, true) => line == format!("VA 20 k{name}"),
+                    (Protocol::Memcached, false) => line == format!("EN k{name}"),
+                };
+                assert!(is_right, "{name}: {line}");
+                known.found(tag(value));
+            }
+            Ask::Set(wanted) if is_error => _ = known.unknown.insert(Some(wanted)),
+            Ask::Set(wanted) => {
+                assert!(line == "+OK" || line == "STORED", "{line}");
+                known.now = Some(wanted);
+            }
+            Ask::Delete if is_error => _ = known.unknown.insert(None),
+            Ask::Delete => {
+                let was_there = match &line[..] {
+                    ":1" | "DELETED" => true,
+                    ":0" | "NOT_FOUND" => false,
+                    other => panic!("{other:?} is no answer to a DELETE"),
+                };
+                let may_be = known.unknown.iter().any(|value| value.is_some() == was_there)
+                    || known.now.is_some() == was_there
+                    || known.is_lost && !was_there;
+                assert!(may_be, "{name}: {line}, {known:?}");
+                known.now = None;
+            }
+        }
+        is_error
+    }
+
+    /// Sends a pipeline of any requests and takes its answers. Returns how many were errors.
+    fn pipeline(&mut self) -> usize {
+        let asks = (0..DEPTH).map(|_| self.draw()).collect();
+        self.pipeline_of(asks)
+    }
+
+    /// Sends a pipeline of which only the first request needs the table.
+    fn pipeline_of_one(&mut self) -> usize {
+        let (first, rest) = (Ask::Set(self.tags + 1), 2..=DEPTH as u64);
+        let mut asks = vec![(0, first)];
+        asks.extend(rest.map(|number| (0, Ask::Echo(self.tags + number))));
+        self.tags += DEPTH as u64;
+        self.pipeline_of(asks)
+    }
+
+    fn pipeline_of(&mut self, asks: Vec<(usize, Ask)>) -> usize {
+        let requests: String = asks.iter().map(|(key, ask)| self.request(*key, *ask)).collect();
+        self.wire.send(requests.as_bytes());
+        asks.into_iter().filter(|(key, ask)| self.answer(*key, *ask)).count()
+    }
+
+    /// From now on other keys, of which everything is known.
+    fn forget(&mut self) {
+        self.prefix += "+";
+        self.keys = vec![Possible::default(); KEYS];
+    }
+}
+
+/// What an engine keeps when its node is killed and started again. The region's file stays, also
+/// that of an ephemeral node, which removes it only when it is stopped in order.
+struct Engine {
+    name: &'static str,
+    is_ephemeral: bool,
+    /// Whether its tables can be used while the node is down.
+    needs_node: bool,
+    /// Whether its values are gone then.
+    loses: bool,
+}
+
+const ENGINES: [Engine; 5] = [
+    Engine { name: "nessie", is_ephemeral: false, needs_node: false, loses: false },
+    Engine { name: "nessie", is_ephemeral: true, needs_node: false, loses: false },
+    Engine { name: "nessie-server", is_ephemeral: false, needs_node: true, loses: false },
+    Engine { name: "herd", is_ephemeral: false, needs_node: true, loses: true },
+    Engine { name: "kv-direct", is_ephemeral: false, needs_node: true, loses: true },
+];
+
+/// Tells clients to end, also when a test has failed.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn answers_are_right_or_errors_while_a_node_is_killed_and_connections_outlive_it() {
+    let _alone = alone();
+    for engine in ENGINES {
+        let dir = private_dir();
+        let config = dir.path().join("n.toml");
+        let text = format!(
+            "memory = \"32MiB\"\n[[table]]\nname = \"default\"\nengine = \"{}\"\n",
+            engine.name
+        );
+        std::fs::write(&config, text).expect("a file");
+        let mut flags = vec!["--config", config.to_str().expect("text")];
+        flags.extend(engine.is_ephemeral.then_some("--ephemeral"));
+        let mut node = Node::start(dir.path(), "n", &flags);
+        let gateway = Gateway::start(dir.path(), &node, "g");
+        let mut pipers: Vec<Piper> = (0..4)
+            .map(|number| {
+                Piper::new(Protocol::BOTH[number % 2], &gateway, number as u64, engine.loses)
+            })
+            .collect();
+        let (ends, clean) = (AtomicBool::new(false), [(); 4].map(|()| AtomicUsize::new(0)));
+        thread::scope(|scope| {
+            for (piper, clean) in pipers.iter_mut().zip(&clean) {
+                let ends = &ends;
+                scope.spawn(move || {
+                    while !ends.load(Ordering::Acquire) {
+                        let is_clean = piper.pipeline() == 0;
+                        clean.fetch_add(is_clean.into(), Ordering::AcqRel);
+                    }
+                });
+            }
+            let wait_for_all = || {
+                let now = || clean.each_ref().map(|clean| clean.load(Ordering::Acquire));
+                let before = now();
+                let has = |(now, before): (usize, usize)| now >= before + PIPELINES;
+                let have = || now().into_iter().zip(before).all(has).then_some(());
+                wait_for("answers without errors", have);
+            };
+            let _ends = AtEnd(&ends);
+            wait_for_all();
+            node.process.kill();
+            if !engine.needs_node {
+                wait_for_all();
+            }
+            node = Node::start(dir.path(), "n", &flags);
+            assert!(node.ready.contains("taken over from"), "{}", node.ready);
+            wait_for_all();
+        });
+        if engine.needs_node && (!engine.loses || is_long()) {
+            node.process.kill();
+            thread::scope(|scope| {
+                for piper in &mut pipers {
+                    scope.spawn(|| assert_eq!(piper.pipeline_of_one(), 1, "no error"));
+                }
+            });
+            node = Node::start(dir.path(), "n", &flags);
+        }
+        // The same connections, and nothing is lost any more.
+        for piper in &mut pipers {
+            piper.forget();
+            for _ in 0..PIPELINES {
+                assert_eq!(piper.pipeline(), 0, "errors while the node is up");
+            }
+        }
+        assert!(node.is_clean(), "the table is damaged");
     }
 }
