@@ -7,8 +7,7 @@ mod support;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,8 @@ use loch::{Cluster, Conditional, Expect, PutOptions, Table, Version};
 use loch_history::{Answer, Ask, History, Operation, Outcome, appended, check};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use support::{Node, Process, is_long, loch, private_dir, wait_for};
+use support::gateway::Gateway;
+use support::{Node, is_long, private_dir, wait_for};
 
 /// Operations of a client in a round.
 const OPERATIONS: usize = 4000;
@@ -30,30 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const BUDGET: u64 = 20_000_000;
 /// Digits of a tag.
 const DIGITS: usize = 20;
-
-/// A gateway in a process of its own.
-struct Gateway {
-    process: Process,
-    resp: PathBuf,
-    memcached: PathBuf,
-}
-
-impl Gateway {
-    fn start(dir: &Path, node: &Node, name: &str) -> Self {
-        let (resp, memcached) = (dir.join(format!("{name}.resp")), dir.join(format!("{name}.mc")));
-        let mut command = loch();
-        command.arg("gateway").arg("--socket").arg(&node.socket).args(["--threads", "2"]);
-        command.arg("--resp").arg(format!("unix:{}", resp.display()));
-        command.arg("--memcached").arg(format!("unix:{}", memcached.display()));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = Process::new(command.spawn().expect("a gateway starts"));
-        let mut line = String::new();
-        let stdout = process.child.stdout.take().expect("piped");
-        BufReader::new(stdout).read_line(&mut line).expect("it says that it is ready");
-        assert!(line.contains("is ready"), "{line:?}");
-        Self { process, resp, memcached }
-    }
-}
 
 /// A way to the table.
 enum Way {

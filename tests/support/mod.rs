@@ -8,6 +8,8 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub mod gateway;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -187,6 +187,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.listeners.iter().for_each(|(listener, _)| listener.close());
         self.shared.threads.iter().for_each(Mailbox::wake);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

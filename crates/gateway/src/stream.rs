@@ -28,7 +28,7 @@ const BACKLOG: i32 = 4096;
 pub(crate) enum Listener {
     /// Clients see the certificate, if there is one.
     Tcp(TcpListener, Option<Certificate>),
-    /// The file is removed with the listener.
+    /// The file is removed when the listener closes.
     Unix(UnixListener, PathBuf),
 }
 
@@ -57,6 +57,17 @@ impl Listener {
                 Address::Tcp(tcp.local_addr().expect("a listener is bound to an address"))
             }
             Self::Unix(_, path) => Address::Unix(path.clone()),
+        }
+    }
+
+    /// Refuses clients from now on. Another gateway can listen at the address at once.
+    pub fn close(&self) {
+        if let Self::Unix(_, path) = self {
+            // If it cannot be removed, the next gateway does it.
+            let _ = std::fs::remove_file(path);
+        }
+        if let Err(error) = rustix::net::shutdown(self, rustix::net::Shutdown::Both) {
+            tracing::debug!(%error, "a listener stays until its gateway has ended");
         }
     }
 
@@ -102,15 +113,6 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     net::bind(&made, &SocketAddrUnix::new(path)?)?;
     net::listen(&made, BACKLOG)?;
     Ok(made.into())
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // If it cannot be removed, the next gateway does it.
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 impl AsFd for Listener {

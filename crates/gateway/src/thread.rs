@@ -117,6 +117,9 @@ impl<'t> Thread<'t> {
 
     fn accept(&mut self, listener: usize) {
         let shared = self.cx.shared;
+        if shared.is_stopping.load(Ordering::Acquire) {
+            return;
+        }
         let (listener, protocol) = &shared.listeners[listener];
         let (stream, from) = match listener.accept() {
             Ok(accepted) => accepted,

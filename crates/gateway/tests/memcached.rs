@@ -92,6 +92,42 @@ fn cas_changes_what_nobody_has_changed() {
     assert!(ask("mg k v\r\n").contains(" Z X\r\nf\r\n"));
 }
 
+/// Memcached got the flags E, a unique that the client chooses, x, and N of `ms` after 1.6.18; and
+/// what is said of an item for people, of the server and of its memory is not the same anywhere.
+#[test]
+fn what_no_other_server_answers_alike_is_answered() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    let mut ask = |request: &str| support::text(&client.memcached_answer(request.as_bytes()));
+    assert_eq!(ask("mg viv N30 E70 c v\r\n"), "VA 0 c70 W\r\n\r\n");
+    assert_eq!(ask("ma n N0 J5 E71 c v\r\n"), "VA 1 c71\r\n5\r\n");
+    assert_eq!(ask("ma n E72 c v\r\n"), "VA 1 c72\r\n6\r\n");
+    assert_eq!(ask("md n I T30 E73\r\n"), "HD\r\n");
+    assert_eq!(ask("mg n c v\r\n"), "VA 1 c73 X W\r\n6\r\n");
+    assert_eq!(ask("ms log 1 MA N100\r\na\r\nms log 1 MA N100\r\nb\r\n"), "HD\r\nHD\r\n");
+    assert_eq!(ask("mg log t v\r\n"), "VA 2 t100\r\nab\r\n");
+    assert_eq!(
+        ask("ms x 1 F9 T50\r\na\r\nmd x x\r\nmg x t v f\r\n"),
+        "HD\r\nHD\r\nVA 0 t50 f0\r\n\r\n"
+    );
+    assert!(ask("me n\r\n").starts_with("ME n exp="));
+    for (request, line) in [
+        ("stats\r\n", "STAT version "),
+        ("stats settings\r\n", "STAT maxconns 10000\r\n"),
+        ("stats slabs\r\n", "STAT active_slabs "),
+        ("stats items\r\n", ""),
+        ("stats latency\r\n", "STAT ma:calls 2\r\n"),
+    ] {
+        let said = ask(request);
+        assert!(said.contains(line) && said.ends_with("END\r\n"), "{request}: {said}");
+        assert!(said.lines().all(|line| line.starts_with("STAT ") || line == "END"), "{said}");
+    }
+    let refused = ask("cache_memlimit 100\r\n");
+    assert!(refused.starts_with("SERVER_ERROR the memory of a table is declared"), "{refused}");
+    client.send(b"mn\r\nquit\r\nmn\r\n");
+    assert_eq!(support::text(&client.rest()), "MN\r\n");
+}
+
 #[test]
 fn a_value_that_is_too_long_is_passed_over_and_the_connection_goes_on() {
     let gateway = support::gateway();

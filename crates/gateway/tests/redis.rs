@@ -79,6 +79,9 @@ fn what_the_gateway_does_not_have_is_an_error_in_the_words_of_redis() {
         ("CLIENT SETINFO what x", "-ERR Unrecognized option 'what'"),
         ("CLIENT NO-TOUCH on", "+OK"),
         ("CLIENT TRACKING on", "-ERR CLIENT TRACKING is not supported by this gateway"),
+        ("CLIENT CACHING yes", "-ERR CLIENT CACHING is not supported by this gateway"),
+        ("CLIENT INFO", "$"),
+        ("COMMAND DOCS get", "*2\r\n$3\r\nget\r\n*4\r\n$5\r\ngroup\r\n$6\r\nstring\r\n"),
         (
             "MSETNX a 1 b 2",
             "-ERR MSETNX of several keys cannot be done in one step by this gateway",
@@ -88,6 +91,8 @@ fn what_the_gateway_does_not_have_is_an_error_in_the_words_of_redis() {
         let said = support::text(&client.resp_answer());
         assert!(said.starts_with(answer), "{request}: {said}");
     }
+    client.send(b"PING\r\nQUIT\r\nPING\r\n");
+    assert_eq!(support::text(&client.rest()), "+PONG\r\n+OK\r\n");
 }
 
 /// A cursor goes through all keys, with any count, and ends.

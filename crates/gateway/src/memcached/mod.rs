@@ -30,6 +30,8 @@ use crate::store::Expires;
 /// The version whose commands clients may expect.
 const VERSION: &str = "1.6.18";
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
+const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+const MAY_BE_DONE: &str = "this and others of a pipeline may be done";
 /// Longer times are moments since 1970.
 const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
 
@@ -406,24 +408,35 @@ async fn set_all(cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8
     let pairs: Vec<_> = requests.iter().map(plain).collect();
     let done = cx.store.table().asynch().put_many(&pairs).await;
     for request in requests {
+        if done.is_err() {
+            add(&cx.figures().counters.errors, 1);
+        }
         match &done {
-            Ok(_) if is_noreply(request.words) => (),
+            _ if is_noreply(request.words) => (),
             Ok(_) if request.words[0] == b"ms" => line(output, "HD"),
             Ok(_) => line(output, "STORED"),
             Err(error) => {
-                add(&cx.figures().counters.errors, 1);
-                let text = Failure::text(error);
-                line(
-                    output,
-                    &format!("SERVER_ERROR this and others of a pipeline may be done: {text}"),
-                );
+                let text = match error {
+                    loch::Error::OutOfMemory { .. } => format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})"),
+                    error => format!("SERVER_ERROR {MAY_BE_DONE}: {}", Failure::text(error)),
+                };
+                line(output, &text);
             }
         }
     }
 }
 
+/// Whether a request wants no answer, not even an error.
 fn is_noreply(words: &[&[u8]]) -> bool {
-    words.last() == Some(&&b"noreply"[..])
+    let [verb, .., last] = words else { return false };
+    let can_be = match *verb {
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"incr" | b"decr"
+        | b"touch" | b"flush_all" | b"verbosity" => true,
+        // Otherwise it is the key.
+        b"delete" => words.len() > 2,
+        _ => false,
+    };
+    can_be && *last == b"noreply"
 }
 
 /// Executes a request that says nothing about the connection, and answers it.
@@ -443,7 +456,12 @@ async fn execute(cx: &Context<'_>, request: Request<'_>, output: &mut Vec<u8>) {
     cx.figures().called(known_name(verb), 1, began.elapsed().as_nanos() as u64);
     if let Err(failure) = done {
         output.truncate(start);
+        let is_answered = !is_noreply(request.words)
+            || matches!(&failure, Failure::Said(said) if said == "ERROR");
         tell(cx, failure, output);
+        if !is_answered {
+            output.truncate(start);
+        }
     }
 }
 
@@ -456,7 +474,7 @@ fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
             line(output, "SERVER_ERROR others kept changing the value, nothing was done")
         }
         Failure::Store(loch::Error::OutOfMemory { .. }) => {
-            line(output, "SERVER_ERROR out of memory storing object");
+            line(output, OUT_OF_MEMORY);
         }
         Failure::Store(loch::Error::ValueTooLong { .. }) => {
             line(output, "SERVER_ERROR object too large for cache");

@@ -39,9 +39,7 @@ pub(super) async fn execute(
         }
         _ => "ERROR",
     };
-    // A request that was not understood is answered: who sent it may wait.
-    let is_error = said.contains("ERROR");
-    if is_error || !is_noreply(words) {
+    if !is_noreply(words) || said == "ERROR" {
         line(output, said);
     }
     Ok(())
