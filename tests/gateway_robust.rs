@@ -799,3 +799,40 @@ fn answers_are_right_or_errors_while_a_node_is_killed_and_connections_outlive_it
         assert!(node.is_clean(), "the table is damaged");
     }
 }
+
+/// Two times: the gateway looks at the memory that it has then.
+#[test]
+fn a_gateway_serves_the_memory_of_a_node_that_has_lost_its_own() {
+    let _alone = alone();
+    let dir = private_dir();
+    let start = || Node::start(dir.path(), "n", &["--memory", "32MiB", "--ephemeral"]);
+    let mut node = start();
+    let gateway = Gateway::start(dir.path(), &node, "g");
+    for round in 0..2 {
+        let (key, value) = (format!("key{round}"), format!("value{round}"));
+        let mut old = Wire::to_port(gateway.tcp);
+        old.send(&resp_set(&key, value.as_bytes()));
+        assert_eq!(old.line(), "+OK");
+        assert_eq!(node.loch(&["get", &key]).text(), value);
+        node.stop(Signal::TERM);
+        node = start();
+        // Its memory has nothing of that, and the gateway says so soon, at the same addresses.
+        let get = resp_request(&["GET", &key]);
+        wait_for("the gateway to see the new memory", || {
+            let wires = [Wire::try_to_port(gateway.tcp), Wire::try_to(&gateway.resp)];
+            let finds_nothing = |wire: std::io::Result<Wire>| {
+                let mut wire = wire?;
+                wire.try_send(&get)?;
+                wire.try_line().map(|line| line == "$-1")
+            };
+            let mut answers = wires.into_iter().map(finds_nothing);
+            answers.all(|nothing| nothing.unwrap_or(false)).then_some(())
+        });
+        let mut new = Wire::to(&gateway.memcached);
+        new.send(b"set new 0 0 1\r\nx\r\n");
+        assert_eq!(new.line(), "STORED");
+        assert_eq!(node.loch(&["get", "new"]).text(), "x");
+        // Who was connected has been told to connect again.
+        assert!(old.try_send(&get).and_then(|()| old.try_line()).is_err());
+    }
+}

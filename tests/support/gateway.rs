@@ -102,9 +102,14 @@ impl Wire {
     }
 
     /// Sends bytes.
+    pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// As [`Wire::try_send`], to a side that reads.
     #[track_caller]
     pub fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("the other side reads");
+        self.try_send(bytes).expect("the other side reads");
     }
 
     fn read_more(&mut self) -> io::Result<()> {

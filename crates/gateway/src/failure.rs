@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// A command's failure, to be worded by the protocol.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The store's.
     Store(loch::Error),
@@ -32,6 +32,13 @@ impl From<String> for Failure {
 }
 
 impl Failure {
+    /// Whether nobody answers, so that other requests of the batch would wait as long, in vain.
+    pub fn is_of_all(&self) -> bool {
+        use loch::Error::{Ambiguous, NodeUnreachable, Timeout};
+        let Self::Store(error) = self else { return false };
+        matches!(error, Timeout { .. } | NodeUnreachable { .. } | Ambiguous { .. })
+    }
+
     /// The text of an error of the store, on one line.
     pub fn text(error: &loch::Error) -> String {
         error.to_string().replace(['\r', '\n'], " ")

@@ -165,6 +165,11 @@ impl Gateway {
         of.map(|(listener, _)| listener.address()).collect()
     }
 
+    /// The cluster to which it is a client.
+    pub fn cluster(&self) -> &Cluster {
+        &self.shared.cluster
+    }
+
     /// Where clients of Redis connect, with the ports that the system has chosen.
     pub fn resp(&self) -> Vec<Address> {
         self.addresses(Protocol::Resp)

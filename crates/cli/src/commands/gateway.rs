@@ -2,10 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use loch::{Cluster, NodeInfo};
 use loch_gateway::{Address, Error, Gateway, GatewayConfig};
 
 use super::serve::{allow_many_connections, stop_signals};
@@ -26,6 +29,8 @@ code 0).";
 
 /// Where clients of Redis connect if no address is given.
 const RESP: &str = "127.0.0.1:6379";
+/// How often a gateway looks whether its nodes are up.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// Where clients of memcached connect if no address is given.
 const MEMCACHED: &str = "127.0.0.1:11211";
 
@@ -82,9 +87,9 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
     let GatewayArgs { http, password, threads, .. } = args;
     let tls = args.tls_cert.zip(args.tls_key);
     let slower_than = u64::try_from(args.slowlog).ok().map(Duration::from_micros);
-    let config =
+    let mut config =
         GatewayConfig { table, resp, memcached, http, password, tls, slower_than, threads };
-    let gateway = Gateway::start(cluster, config).map_err(wrong_call)?;
+    let mut gateway = Gateway::start(cluster, config.clone()).map_err(wrong_call)?;
     let listens = |what: &str, addresses: Vec<Address>| {
         let each = |address: &Address| format!("{what} at {address}");
         addresses.iter().map(each).collect::<Vec<_>>()
@@ -98,10 +103,40 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
         args.table.name(),
         all.join(", ")
     ))?;
-    let signal = stop.forever().next();
-    tracing::info!(signal = signal.and_then(signal_hook::low_level::signal_name), "stopping");
+    let (told, signals) = mpsc::channel();
+    thread::spawn(move || stop.forever().try_for_each(|signal| told.send(signal)));
+    let signal = loop {
+        if let Ok(signal) = signals.recv_timeout(LOOK_PAUSE) {
+            break signal;
+        }
+        let Some(cluster) = with_other_memory(&args.table, gateway.cluster()) else { continue };
+        tracing::warn!("a node has come back with other memory: all connections end");
+        // At the same addresses, also where the system has chosen the ports.
+        config.resp = gateway.resp();
+        config.memcached = gateway.memcached();
+        config.http = gateway.http();
+        gateway.stop();
+        gateway = Gateway::start(cluster, config.clone()).map_err(wrong_call)?;
+    };
+    tracing::info!(signal = signal_hook::low_level::signal_name(signal), "stopping");
     gateway.stop();
     Ok(Answer::Done)
+}
+
+/// The cluster as it is now, if a node of it has ended and come back with other memory. Tables that
+/// were open before then stay in the old memory, which nobody else sees.
+fn with_other_memory(table: &TableArgs, old: &Cluster) -> Option<Cluster> {
+    let before = old.info().nodes;
+    if before.iter().all(|node| node.up) {
+        return None;
+    }
+    let is_other = |node: &NodeInfo| {
+        let before = before.iter().find(|before| before.name == node.name);
+        before.is_some_and(|before| before.identity != node.identity)
+    };
+    // While no node is up, the gateway serves what it has.
+    let has_other = table.nodes_now()?.iter().any(is_other);
+    has_other.then(|| table.connect(Access::Write).ok()).flatten()
 }
 
 /// Tells a wrong call from what the system or the cluster refused.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use loch::{Cluster, ConnectOptions, Table, TableInfo};
+use loch::{Cluster, ConnectOptions, NodeInfo, Table, TableInfo};
 
 use crate::duration::parse_duration;
 
@@ -42,10 +42,14 @@ pub enum Access {
 impl ClusterArgs {
     /// Attaches to the cluster.
     pub fn connect(&self, access: Access) -> Result<Cluster> {
+        self.connect_within(access, self.wait)
+    }
+
+    fn connect_within(&self, access: Access, wait: Duration) -> Result<Cluster> {
         let socket = self.socket.clone().unwrap_or_else(loch::default_socket);
         let options = ConnectOptions {
             read_only: access == Access::Read,
-            connect_timeout: self.wait,
+            connect_timeout: wait,
             ..ConnectOptions::default()
         };
         Ok(Cluster::connect_with(socket, options)?)
@@ -62,6 +66,12 @@ impl TableArgs {
             return self.cluster.connect(Access::Write);
         }
         Ok(cluster)
+    }
+
+    /// The cluster's nodes, if one answers at once.
+    pub fn nodes_now(&self) -> Option<Vec<NodeInfo>> {
+        let cluster = self.cluster.connect_within(Access::Read, Duration::ZERO).ok()?;
+        Some(cluster.info().nodes)
     }
 
     /// The name of the table.

@@ -218,10 +218,14 @@ impl Session {
             let rest = &values.keys[self.answered..];
             self.answered += match gets::answer(cx, rest, &mut self.batch, &format, output).await {
                 Ok(answered) => answered,
-                // The error is the answer to the rest of the request.
+                // The error is the answer to the rest of the request, or of all of them.
                 Err(failure) => {
-                    tell(cx, failure, &mut output.bytes);
-                    values.next_end(self.answered) - self.answered
+                    let mut end = self.answered;
+                    while end == self.answered || failure.is_of_all() && end < values.keys.len() {
+                        tell(cx, failure.clone(), &mut output.bytes);
+                        end = values.next_end(end);
+                    }
+                    end - self.answered
                 }
             };
         }
@@ -251,8 +255,9 @@ impl Session {
                 1
             }
             Err(failure) => {
-                tell(cx, failure, &mut output.bytes);
-                1
+                let failed = if failure.is_of_all() { keys.len() } else { 1 };
+                (0..failed).for_each(|_| tell(cx, failure.clone(), &mut output.bytes));
+                failed
             }
         }
     }

@@ -245,6 +245,12 @@ impl Session {
         let format = strings::Values { resp: self.resp };
         match gets::answer(cx, &keys, &mut self.batch, &format, output).await {
             Ok(answered) => answered,
+            Err(failure) if failure.is_of_all() => {
+                for _ in &keys {
+                    tell(cx, Err(failure.clone()), &mut self.reply(&mut output.bytes));
+                }
+                keys.len()
+            }
             Err(_) => {
                 // The first says for itself what is wrong.
                 let mut reply = self.reply(&mut output.bytes);
@@ -271,8 +277,11 @@ impl Session {
             self.answered += match gets::answer(cx, rest, &mut self.batch, &format, output).await {
                 Ok(answered) => answered,
                 Err(failure) => {
-                    tell(cx, Err(failure), &mut self.reply(&mut output.bytes));
-                    1
+                    let failed = if failure.is_of_all() { rest.len() } else { 1 };
+                    for _ in 0..failed {
+                        tell(cx, Err(failure.clone()), &mut self.reply(&mut output.bytes));
+                    }
+                    failed
                 }
             };
         }
