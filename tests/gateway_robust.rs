@@ -832,7 +832,7 @@ fn a_gateway_serves_the_memory_of_a_node_that_has_lost_its_own() {
         new.send(b"set new 0 0 1\r\nx\r\n");
         assert_eq!(new.line(), "STORED");
         assert_eq!(node.loch(&["get", "new"]).text(), "x");
-        // Who was connected has been told to connect again.
+        // The connection from before has ended.
         assert!(old.try_send(&get).and_then(|()| old.try_line()).is_err());
     }
 }

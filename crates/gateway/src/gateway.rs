@@ -125,11 +125,12 @@ impl Gateway {
             is_stopping: AtomicBool::new(false),
             accepted: AtomicUsize::new(0),
         });
-        let http = config.http.map(|address| {
+        // From here on its listeners close if it does not start.
+        let mut gateway = Self { shared, http: None, threads: Vec::new() };
+        if let Some(address) = config.http {
             let listen = |cause| Error::Listen { address: Address::Tcp(address), cause };
-            Http::start(address, &shared).map_err(listen)
-        });
-        let mut gateway = Self { shared, http: http.transpose()?, threads: Vec::new() };
+            gateway.http = Some(Http::start(address, &gateway.shared).map_err(listen)?);
+        }
         for number in 0..config.threads {
             gateway.start_thread(number)?;
         }

@@ -100,3 +100,19 @@ fn figures_of_all_threads_are_counted_and_shown() {
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
 }
+
+#[test]
+fn a_gateway_that_cannot_serve_its_metrics_does_not_start_and_leaves_no_socket() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("resp");
+    let config = GatewayConfig {
+        resp: vec![Address::Unix(socket.clone())],
+        http: Some(taken.local_addr().unwrap()),
+        ..GatewayConfig::default()
+    };
+    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+    let error = Gateway::start(cluster, config).err().expect("the address is taken");
+    assert!(error.to_string().contains(&taken.local_addr().unwrap().to_string()), "{error}");
+    assert!(!socket.exists());
+}

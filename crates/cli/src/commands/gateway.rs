@@ -29,10 +29,10 @@ code 0).";
 
 /// Where clients of Redis connect if no address is given.
 const RESP: &str = "127.0.0.1:6379";
-/// How often a gateway looks whether its nodes are up.
-const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// Where clients of memcached connect if no address is given.
 const MEMCACHED: &str = "127.0.0.1:11211";
+/// The pause between two looks whether the nodes of a gateway are up.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
 /// Let clients of Redis and of memcached use a table
 #[derive(Debug, Args)]

@@ -268,7 +268,7 @@ impl Format for Values<'_> {
         self.0[key].has(b'v')
     }
 
-    /// Who reads a stale item may be told to renew it.
+    /// The client that reads a stale item may be told to renew it.
     fn is_all(&self, found: &Found) -> bool {
         !found.traits.is_stale && !found.traits.is_won
     }
