@@ -41,10 +41,10 @@ fn filler_process() {
     let cluster = Cluster::connect(socket).expect("the node is up");
     let mut filler = Filler::new(cluster.table("cache").expect("a session"), number);
     let stop = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    while !stop.is_finished() {
+    // One that was started last is told to end at once, and has found nothing by then.
+    while !stop.is_finished() || filler.hits == 0 {
         filler.step();
     }
-    assert!(filler.hits > 0, "it has found something");
 }
 
 /// A client whose keys nobody else writes.
