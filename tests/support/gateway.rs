@@ -4,9 +4,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Node, PATIENCE, Process, loch};
 
@@ -70,9 +73,9 @@ pub struct Wire {
     came: Vec<u8>,
 }
 
-trait Socket: Read + Write + Send {}
+trait Socket: Read + Write + AsFd + Send {}
 
-impl<S: Read + Write + Send> Socket for S {}
+impl<S: Read + Write + AsFd + Send> Socket for S {}
 
 impl Wire {
     /// Connects to a unix socket.
@@ -121,6 +124,13 @@ impl Wire {
                 Ok(())
             }
         }
+    }
+
+    /// Whether something has come.
+    pub fn has_something(&self) -> bool {
+        let mut sockets = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        !self.came.is_empty() || poll(&mut sockets, Some(&now)).expect("a socket") > 0
     }
 
     fn take(&mut self, count: usize) -> Vec<u8> {

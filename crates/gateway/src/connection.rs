@@ -39,6 +39,8 @@ pub(crate) enum Waits {
     ForInput,
     /// Its client to take answers.
     ForOutput,
+    /// Either of these.
+    ForEither,
     /// Nothing: there is more to do.
     No,
     Ended,
@@ -61,23 +63,24 @@ impl<'t> Connection<'t> {
     }
 
     async fn try_turn(&mut self, cx: &Context<'t>) -> io::Result<Waits> {
-        if !self.output.flush(&mut self.stream, cx).await? {
-            return Ok(Waits::ForOutput);
-        }
+        let mut has_gone = self.output.flush(&mut self.stream, cx).await?;
         let mut reads = 0;
         while !self.ends {
+            if !has_gone && !self.output.may_grow(&cx.shared.copies) {
+                return Ok(Waits::ForOutput);
+            }
             if self.input.len() == 0 || self.input.len() < self.needed {
                 let is_done = self.input.len() == 0 && reads > 0;
                 if is_done || reads == READS_A_TURN {
                     // All is done, or a long request takes long: the others' turn. If more has
                     // come, the poll set says so.
                     let is_known = !self.stream.keeps_input() && !cx.is_stopping();
-                    return Ok(if is_known { Waits::ForInput } else { Waits::No });
+                    return Ok(if is_known { self.waits(has_gone) } else { Waits::No });
                 }
                 reads += 1;
                 match self.input.read(&mut self.stream, cx.pool(), self.needed)? {
                     Came::Bytes(count) => add(&cx.figures().counters.bytes_in, count as u64),
-                    Came::Nothing => return Ok(Waits::ForInput),
+                    Came::Nothing => return Ok(self.waits(has_gone)),
                     Came::End => {
                         self.ends = true;
                         break;
@@ -102,11 +105,14 @@ impl<'t> Connection<'t> {
             if self.needed > REQUEST_BYTES_MAX {
                 self.ends = true;
             }
-            if !self.output.flush(&mut self.stream, cx).await? {
-                return Ok(Waits::ForOutput);
-            }
+            has_gone = self.output.flush(&mut self.stream, cx).await?;
         }
-        Ok(Waits::Ended)
+        Ok(if has_gone { Waits::Ended } else { Waits::ForOutput })
+    }
+
+    /// What the client is waited for: more requests, and perhaps that it takes answers.
+    fn waits(&self, has_gone: bool) -> Waits {
+        if has_gone { Waits::ForInput } else { Waits::ForEither }
     }
 
     /// Takes the connection's memory off the accounts.

@@ -53,6 +53,7 @@ mod store;
 mod stream;
 mod thread;
 mod tls;
+mod turns;
 
 pub use address::{Address, ParseAddressError};
 pub use error::Error;

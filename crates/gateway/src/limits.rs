@@ -10,8 +10,10 @@ pub const BATCH_BYTES: usize = 64 << 10;
 pub const OUTPUT_BYTES: usize = 64 << 10;
 /// A value of so many bytes is sent from where it is.
 pub const LONG_BYTES: usize = 32 << 10;
-/// Bytes of long values that a gateway copies for clients that take them slowly.
+/// Bytes that a gateway keeps for clients that take their answers slowly.
 pub const COPIES_BYTES_MAX: usize = 32 << 20;
+/// Bytes of them that may be answers to clients which go on asking and take none.
+pub const UNTAKEN_BYTES_MAX: usize = COPIES_BYTES_MAX / 2;
 /// Bytes that a thread reads from a connection at a time.
 pub const READ_BYTES: usize = 128 << 10;
 /// Buffers for longer requests that a thread keeps.
@@ -22,6 +24,8 @@ pub const LONG_BUFFER_BYTES_MAX: usize = 2 << 20;
 pub const READS_A_TURN: usize = 8;
 /// Connections that a thread serves side by side, and commands of one connection.
 pub const LANES: usize = 32;
+/// Connections that a thread serves side by side with those that wait for somebody.
+pub const TURNS_MAX: usize = 256;
 /// Arguments of a request, and bytes of one argument: as in Redis.
 pub const ARGUMENTS_MAX: usize = 1 << 20;
 /// Bytes of an argument, as in Redis (`proto-max-bulk-len`).

@@ -3,7 +3,11 @@
 //! A long value goes from the table to the socket, as far as the socket takes it. The part that a
 //! slow client does not take is copied, if all copies of the gateway are not too many already;
 //! otherwise the value is read again when the client takes more. Should it have changed by then,
-//! the connection ends: an answer cannot be taken back.
+//! the connection ends: an answer cannot be taken back. No value is pinned while a client is waited
+//! for.
+//!
+//! Some clients send many requests before they take the first answer. Their answers may be more
+//! than usual, as long as there is memory for slow clients.
 
 use std::io::{self, Write};
 
@@ -12,7 +16,7 @@ use loch::{Pinned, Version};
 use crate::context::Context;
 use crate::copies::Copies;
 use crate::figures::add;
-use crate::limits::OUTPUT_BYTES;
+use crate::limits::{COPIES_BYTES_MAX, OUTPUT_BYTES, UNTAKEN_BYTES_MAX};
 
 /// The answers of a connection that the system has not taken yet.
 #[derive(Debug, Default)]
@@ -21,8 +25,8 @@ pub(crate) struct Output<'t> {
     written: usize,
     /// A value behind these bytes.
     long: Option<Long<'t>>,
-    /// The part of the bytes that counts as copies.
-    copied: usize,
+    /// So many bytes are taken of what the gateway has for slow clients.
+    kept: usize,
 }
 
 /// A value that is sent from where it is.
@@ -42,10 +46,30 @@ enum Place<'t> {
     Later(Vec<u8>, Version),
 }
 
+impl<'t> Long<'t> {
+    /// The same, whose value can be read.
+    async fn found(self, cx: &Context<'t>) -> io::Result<Self> {
+        let Place::Later(key, version) = self.place else { return Ok(self) };
+        let table = cx.store.table().asynch();
+        let value = table.pin(&key).await.map_err(io::Error::other)?;
+        let value = value.filter(|value| value.version() == version);
+        let value = value.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { place: Place::Pinned(key, value), ..self })
+    }
+}
+
 impl<'t> Output<'t> {
     /// Whether more answers may be written.
     pub fn is_open(&self) -> bool {
-        self.bytes.len() < OUTPUT_BYTES && self.long.is_none()
+        self.bytes.len() < OUTPUT_BYTES + self.kept && self.long.is_none()
+    }
+
+    /// Whether more answers may be written although the client does not take these.
+    pub fn may_grow(&mut self, copies: &Copies) -> bool {
+        if self.long.is_none() && !self.is_open() && copies.take(OUTPUT_BYTES, UNTAKEN_BYTES_MAX) {
+            self.kept += OUTPUT_BYTES;
+        }
+        self.is_open()
     }
 
     /// Whether there is nothing to send.
@@ -61,62 +85,57 @@ impl<'t> Output<'t> {
 
     /// Writes answers. Returns whether the system has taken all of them.
     pub async fn flush(&mut self, to: &mut impl Write, cx: &Context<'t>) -> io::Result<bool> {
+        let copies = &cx.shared.copies;
         loop {
             let rest = &self.bytes[self.written..];
             self.written += write(to, rest, cx)?;
             if self.written < self.bytes.len() {
-                self.keep_rest();
+                self.drop_written();
+                self.unpin(copies);
                 return Ok(false);
             }
             self.bytes.clear();
             self.written = 0;
-            cx.shared.copies.give_back(std::mem::take(&mut self.copied));
+            copies.give_back(std::mem::take(&mut self.kept));
             let Some(long) = self.long.take() else { return has_gone(to) };
-            self.flush_long(long, to, cx).await?;
-        }
-    }
-
-    /// What was taken needs no memory any more.
-    fn keep_rest(&mut self) {
-        self.bytes.drain(..self.written);
-        self.bytes.shrink_to(OUTPUT_BYTES);
-        self.written = 0;
-    }
-
-    async fn flush_long(
-        &mut self,
-        mut long: Long<'t>,
-        to: &mut impl Write,
-        cx: &Context<'t>,
-    ) -> io::Result<()> {
-        let (key, value) = match long.place {
-            Place::Pinned(key, value) => (key, value),
-            Place::Later(key, version) => {
-                let table = cx.store.table().asynch();
-                let value = table.pin(&key).await.map_err(io::Error::other)?;
-                let value = value.filter(|value| value.version() == version);
-                (key, value.ok_or(io::ErrorKind::NotFound)?)
+            let long = self.long.insert(long.found(cx).await?);
+            if let Place::Pinned(_, value) = &long.place {
+                long.next += write(to, &value[long.next..], cx)?;
             }
-        };
-        long.next += write(to, &value[long.next..], cx)?;
-        let rest = &value[long.next..];
-        if rest.is_empty() || cx.shared.copies.take(rest.len()) {
-            self.copied = rest.len();
-            self.bytes.extend_from_slice(rest);
-            self.bytes.extend_from_slice(long.tail);
-        } else {
-            // One byte waits for the client.
-            let version = value.version();
-            self.bytes.push(rest[0]);
-            long.next += 1;
-            self.long = Some(Long { place: Place::Later(key, version), ..long });
+            self.unpin(copies);
         }
-        Ok(())
+    }
+
+    /// What was taken needs no memory any more. The rest moves only if it is the smaller part.
+    fn drop_written(&mut self) {
+        if self.written > self.bytes.len() / 2 {
+            self.bytes.drain(..self.written);
+            self.bytes.shrink_to(OUTPUT_BYTES);
+            self.written = 0;
+        }
+    }
+
+    /// Copies what is left of a value, if there is memory for that. Otherwise one byte of it waits
+    /// for the client.
+    fn unpin(&mut self, copies: &Copies) {
+        let is_pinned = |long: &mut Long<'t>| matches!(long.place, Place::Pinned(..));
+        let Some(long) = self.long.take_if(is_pinned) else { return };
+        let Long { place: Place::Pinned(key, value), next, tail } = long else { return };
+        let rest = &value[next..];
+        if copies.take(rest.len(), COPIES_BYTES_MAX) {
+            self.kept += rest.len();
+            self.bytes.extend_from_slice(rest);
+            self.bytes.extend_from_slice(tail);
+        } else {
+            self.bytes.push(rest[0]);
+            let place = Place::Later(key, value.version());
+            self.long = Some(Long { place, next: next + 1, tail });
+        }
     }
 
     /// Takes the memory of a connection that ends off the accounts.
     pub fn end(&mut self, copies: &Copies) {
-        copies.give_back(std::mem::take(&mut self.copied));
+        copies.give_back(std::mem::take(&mut self.kept));
     }
 }
 
@@ -142,4 +161,94 @@ fn write(to: &mut impl Write, bytes: &[u8], cx: &Context<'_>) -> io::Result<usiz
     }
     add(&cx.figures().counters.bytes_out, written as u64);
     Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use loch::lanes::block_on;
+    use loch::{Cluster, EmbeddedConfig};
+
+    use super::*;
+    use crate::context::{Mailbox, Shared};
+    use crate::slowlog::Slowlog;
+    use crate::store::Store;
+
+    /// A client that takes nothing.
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared {
+            cluster: Cluster::embedded(EmbeddedConfig::default()).unwrap(),
+            table: "default".to_owned(),
+            password: None,
+            listeners: Vec::new(),
+            clients: Default::default(),
+            cursors: Default::default(),
+            threads: vec![Mailbox::new().unwrap()],
+            started: Instant::now(),
+            is_stopping: false.into(),
+            copies: Copies::default(),
+            slowlog: Slowlog::new(None),
+            accepted: 0.into(),
+            value_bytes_max: 1 << 20,
+        })
+    }
+
+    #[test]
+    fn a_value_is_not_pinned_while_a_client_takes_what_stands_before_it() {
+        let shared = shared();
+        let table = shared.cluster.table("default").unwrap();
+        let cx = Context::new(&shared, Store::new(&table), 0);
+        let (value, copies) = (vec![7; 100_000], &shared.copies);
+        for others in [0, COPIES_BYTES_MAX] {
+            table.put(b"k", &value).unwrap();
+            assert!(copies.take(others, COPIES_BYTES_MAX));
+            let output = || {
+                let mut output = Output { bytes: b"before ".to_vec(), ..Output::default() };
+                output.send(b"k", table.pin(b"k").unwrap().unwrap(), 1000, b" behind");
+                assert!(!block_on(output.flush(&mut Full, &cx)).unwrap());
+                let is_pinned = |long: &Long<'_>| matches!(long.place, Place::Pinned(..));
+                assert!(!output.long.as_ref().is_some_and(is_pinned));
+                output
+            };
+            let (mut first, mut second, mut sent) = (output(), output(), Vec::new());
+            assert!(block_on(first.flush(&mut sent, &cx)).unwrap());
+            assert!(sent == [b"before ", &value[1000..], b" behind"].concat());
+            // What is not copied is read again, and must be the same.
+            table.put(b"k", b"another").unwrap();
+            let is_copied = others == 0;
+            assert_eq!(block_on(second.flush(&mut Vec::new(), &cx)).is_ok(), is_copied);
+            second.end(copies);
+            assert_eq!(copies.bytes(), others as u64, "all is given back");
+        }
+    }
+
+    #[test]
+    fn answers_grow_as_long_as_there_is_memory_for_slow_clients() {
+        let copies = Copies::default();
+        let mut outputs: Vec<Output<'_>> = (0..3).map(|_| Output::default()).collect();
+        for output in &mut outputs {
+            while output.may_grow(&copies) {
+                output.bytes.resize(output.bytes.len() + OUTPUT_BYTES, 0);
+            }
+        }
+        assert_eq!(copies.bytes(), UNTAKEN_BYTES_MAX as u64);
+        let lens = outputs.iter().map(|output| output.bytes.len()).collect::<Vec<_>>();
+        assert_eq!(lens, [OUTPUT_BYTES + UNTAKEN_BYTES_MAX, OUTPUT_BYTES, OUTPUT_BYTES]);
+        outputs.iter_mut().for_each(|output| output.end(&copies));
+        assert_eq!(copies.bytes(), 0);
+    }
 }

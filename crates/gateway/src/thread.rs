@@ -1,28 +1,34 @@
 //! A thread of the gateway: its connections, its table, and the loop that serves them.
 //!
 //! All listeners are every thread's; whoever accepts a connection gives it to the threads in turn.
-//! Connections that have something to do are served side by side, as lanes of the thread, so the
-//! memory accesses of different clients overlap.
+//! Connections that have something to do have their turns side by side, so the memory accesses of
+//! different clients overlap. While turns are under way, the thread looks from time to time which
+//! other connections have something to do.
 
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
 use loch::Table;
-use loch::lanes::{block_on, run};
+use loch::lanes::block_on;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
+use crate::clients::Client;
 use crate::connection::{Connection, Session, Waits};
 use crate::context::{Context, Shared};
 use crate::figures::add;
-use crate::limits::{DRAIN_TIME, LANES};
+use crate::limits::DRAIN_TIME;
 use crate::protocol::Protocol;
 use crate::store::Store;
 use crate::stream::Stream;
+use crate::turns::Turns;
 use crate::{memcached, resp};
 
 /// The events of what is no connection have numbers from this one on, downwards.
@@ -33,15 +39,31 @@ const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(10);
 /// Events that are taken at a time.
 const EVENTS: usize = 256;
 
-struct Thread<'t> {
-    cx: Context<'t>,
+/// While turns are under way, the thread looks that often what else there is.
+const LOOKS_APART: Duration = Duration::from_micros(50);
+
+struct Thread<'a, 't> {
+    cx: &'a Context<'t>,
     poll: OwnedFd,
-    connections: Vec<Option<(Connection<'t>, EventFlags)>>,
+    places: Vec<Option<Place<'t>>>,
     free: Vec<usize>,
-    /// Connections that have more to do than they did in their last turn.
-    again: Vec<usize>,
+    /// Connections that have something to do.
+    ready: VecDeque<usize>,
     drains_until: Option<Instant>,
 }
+
+/// Where a thread keeps a connection.
+struct Place<'t> {
+    client: Arc<Client>,
+    /// None while it has its turn.
+    connection: Option<Box<Connection<'t>>>,
+    is_ready: bool,
+    /// What the poll set waits for.
+    flags: EventFlags,
+}
+
+/// The end of a turn.
+type Turn<'t> = (usize, Box<Connection<'t>>, Waits);
 
 /// Serves connections until the gateway stops.
 pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::Result<()> {
@@ -53,55 +75,107 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
         epoll::add(&poll, listener, EventData::new_u64(LISTENERS + at as u64), flags)?;
     }
     let cx = Context::new(shared, Store::new(table), number);
-    let (connections, free, again) = (Vec::new(), Vec::new(), Vec::new());
-    Thread { cx, poll, connections, free, again, drains_until: None }.run()
+    let (places, free, ready) = (Vec::new(), Vec::new(), VecDeque::new());
+    Thread { cx: &cx, poll, places, free, ready, drains_until: None }.run()
 }
 
-impl<'t> Thread<'t> {
+impl<'a, 't> Thread<'a, 't> {
     fn run(mut self) -> io::Result<()> {
-        let mut events = Vec::with_capacity(EVENTS);
-        loop {
-            let wait = match (self.again.is_empty(), self.drains_until) {
+        let cx = self.cx;
+        let begin = |number, connection| turn(cx, number, connection);
+        let (mut turns, mut events) = (Turns::default(), Vec::with_capacity(EVENTS));
+        while !self.is_over() {
+            let wait = match (self.ready.is_empty(), self.drains_until) {
                 (false, _) => Some(Duration::ZERO),
                 (true, None) => None,
                 (true, Some(until)) => Some(until.saturating_duration_since(Instant::now())),
             };
-            let wait = wait.map(|wait| Timespec::try_from(wait).expect("a bound of seconds"));
-            events.clear();
-            match epoll::wait(&self.poll, spare_capacity(&mut events), wait.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => (),
-                Err(error) => return Err(error.into()),
-            }
-            let mut ready = std::mem::take(&mut self.again);
-            for event in &events {
-                match event.data.u64() {
-                    WAKES => self.wake(&mut ready)?,
-                    listener @ LISTENERS.. => self.accept((listener - LISTENERS) as usize),
-                    connection => ready.push(connection as usize),
+            self.look(&mut events, wait)?;
+            let mut ended = Vec::new();
+            let mut looked = quanta::Instant::now();
+            block_on(poll_fn(|lanes| {
+                if looked.elapsed() >= LOOKS_APART {
+                    self.look(&mut events, Some(Duration::ZERO))?;
+                    looked = quanta::Instant::now();
                 }
+                self.round(&mut turns, &begin, &mut ended, lanes)?;
+                if turns.is_empty() { Poll::Ready(io::Result::Ok(())) } else { Poll::Pending }
+            }))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the thread has nothing more to serve.
+    fn is_over(&self) -> bool {
+        let is_empty = self.free.len() == self.places.len();
+        self.drains_until.is_some_and(|until| is_empty || Instant::now() >= until)
+    }
+
+    /// Begins turns of connections that have something to do, and goes on with all of them.
+    fn round<F: Future<Output = Turn<'t>>>(
+        &mut self,
+        turns: &mut Turns<F>,
+        begin: &impl Fn(usize, Box<Connection<'t>>) -> F,
+        ended: &mut Vec<Turn<'t>>,
+        lanes: &mut task::Context<'_>,
+    ) -> io::Result<()> {
+        while !self.ready.is_empty() && turns.has_room() && !self.is_over() {
+            let Some(number) = self.ready.pop_front() else { break };
+            // It may have ended since.
+            let Some(place) = &mut self.places[number] else { continue };
+            place.is_ready = false;
+            if let Some(connection) = place.connection.take() {
+                turns.begin(begin(number, connection));
             }
-            ready.sort_unstable();
-            ready.dedup();
-            self.turns(&ready)?;
-            if let Some(until) = self.drains_until
-                && (self.free.len() == self.connections.len() || Instant::now() >= until)
-            {
-                return Ok(());
+        }
+        turns.poll(lanes, ended);
+        for (number, connection, waits) in ended.drain(..) {
+            self.after_turn(number, connection, waits)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the connections that have something to do, after some time at most.
+    fn look(&mut self, events: &mut Vec<Event>, wait: Option<Duration>) -> io::Result<()> {
+        let wait = wait.map(|wait| Timespec::try_from(wait).expect("a bound of seconds"));
+        events.clear();
+        match epoll::wait(&self.poll, spare_capacity(events), wait.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => (),
+            Err(error) => return Err(error.into()),
+        }
+        for event in events {
+            match event.data.u64() {
+                WAKES => self.wake()?,
+                listener @ LISTENERS.. => self.accept((listener - LISTENERS) as usize),
+                connection => self.is_ready(connection as usize),
             }
+        }
+        Ok(())
+    }
+
+    /// Somebody has something for this connection to do.
+    fn is_ready(&mut self, number: usize) {
+        // A connection that has its turn sees by itself what has come.
+        if let Some(place) = &mut self.places[number]
+            && place.connection.is_some()
+            && !std::mem::replace(&mut place.is_ready, true)
+        {
+            self.ready.push_back(number);
         }
     }
 
     /// Somebody has brought connections, wants some to end, or has stopped the gateway.
-    fn wake(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
+    fn wake(&mut self) -> io::Result<()> {
         let shared = self.cx.shared;
         let mailbox = &shared.threads[self.cx.thread()];
         for (stream, from, to, protocol) in mailbox.take() {
             self.enter(stream, from, to, protocol)?;
         }
-        for number in 0..self.connections.len() {
-            let killed =
-                self.connections[number].as_ref().is_some_and(|(c, _)| c.client.is_killed());
-            if killed {
+        for number in 0..self.places.len() {
+            // One that has its turn ends after it.
+            let is_killed =
+                |place: &Place<'t>| place.connection.is_some() && place.client.is_killed();
+            if self.places[number].as_ref().is_some_and(is_killed) {
                 self.end(number);
             }
         }
@@ -110,7 +184,7 @@ impl<'t> Thread<'t> {
             for (listener, _) in &shared.listeners {
                 epoll::delete(&self.poll, listener)?;
             }
-            ready.extend(0..self.connections.len());
+            (0..self.places.len()).for_each(|number| self.is_ready(number));
         }
         Ok(())
     }
@@ -164,64 +238,52 @@ impl<'t> Thread<'t> {
             }
         };
         let number = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.connections.len() - 1
+            self.places.push(None);
+            self.places.len() - 1
         });
-        let data = EventData::new_u64(number as u64);
-        epoll::add(&self.poll, stream.as_fd(), data, EventFlags::IN)?;
-        let connection = Connection::new(stream, client, session);
-        self.connections[number] = Some((connection, EventFlags::IN));
+        let (data, flags) = (EventData::new_u64(number as u64), EventFlags::IN);
+        epoll::add(&self.poll, stream.as_fd(), data, flags)?;
+        let connection = Connection::new(stream, client.clone(), session);
+        let connection = Some(Box::new(connection));
+        self.places[number] = Some(Place { client, connection, is_ready: false, flags });
         Ok(())
     }
 
+    /// Ends a connection that has no turn.
     fn end(&mut self, number: usize) {
-        let (connection, _) = self.connections[number].take().expect("it is there");
-        self.cx.shared.clients.leave(connection.client.id);
+        let Some(place) = self.places[number].take() else { return };
+        self.cx.shared.clients.leave(place.client.id);
         // Closing its descriptor takes it out of the poll set.
-        connection.end(&self.cx);
+        place.connection.expect("it has no turn").end(self.cx);
         self.free.push(number);
     }
 
-    /// A turn of each of these connections.
-    fn turns(&mut self, ready: &[usize]) -> io::Result<()> {
-        let mut ended = Vec::with_capacity(ready.len());
-        let mut turns: Vec<(usize, &mut Connection<'t>)> = Vec::with_capacity(ready.len());
-        let mut rest = self.connections.iter_mut().enumerate();
-        for number in ready {
-            let Some((number, Some((connection, _)))) = rest.find(|(at, _)| at == number) else {
-                continue;
-            };
-            turns.push((number, connection));
-        }
-        let cx = &self.cx;
-        let turns = turns.into_iter().map(|(number, connection)| turn(cx, number, connection));
-        block_on(run(LANES, turns, |done| ended.push(done)));
-        for (number, waits) in ended {
-            self.after_turn(number, waits)?;
-        }
-        Ok(())
-    }
-
-    fn after_turn(&mut self, number: usize, waits: Waits) -> io::Result<()> {
-        let (connection, flags) = self.connections[number].as_mut().expect("it had a turn");
+    fn after_turn(
+        &mut self,
+        number: usize,
+        connection: Box<Connection<'t>>,
+        waits: Waits,
+    ) -> io::Result<()> {
+        let place = self.places[number].as_mut().expect("it had a turn");
+        let connection = place.connection.insert(connection);
+        let has_all = waits == Waits::ForInput && self.drains_until.is_some();
         let wanted = match waits {
-            Waits::Ended => {
-                self.end(number);
-                return Ok(());
-            }
-            Waits::ForInput if self.drains_until.is_some() => {
-                self.end(number);
-                return Ok(());
-            }
+            _ if has_all || place.client.is_killed() => EventFlags::empty(),
+            Waits::Ended => EventFlags::empty(),
             Waits::ForInput => EventFlags::IN,
             Waits::ForOutput => EventFlags::OUT,
+            Waits::ForEither => EventFlags::IN | EventFlags::OUT,
             Waits::No => {
-                self.again.push(number);
+                self.is_ready(number);
                 return Ok(());
             }
         };
-        if *flags != wanted {
-            *flags = wanted;
+        if wanted.is_empty() {
+            self.end(number);
+            return Ok(());
+        }
+        if place.flags != wanted {
+            place.flags = wanted;
             let data = EventData::new_u64(number as u64);
             epoll::modify(&self.poll, connection.stream.as_fd(), data, wanted)?;
         }
@@ -237,7 +299,8 @@ fn is_of_one_client(error: &io::Error) -> bool {
 async fn turn<'t>(
     cx: &Context<'t>,
     number: usize,
-    connection: &mut Connection<'t>,
-) -> (usize, Waits) {
-    (number, connection.turn(cx).await)
+    mut connection: Box<Connection<'t>>,
+) -> Turn<'t> {
+    let waits = connection.turn(cx).await;
+    (number, connection, waits)
 }

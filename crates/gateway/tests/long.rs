@@ -139,6 +139,26 @@ fn clients_that_do_not_read_hold_little_memory_and_get_their_answers_later() {
     }
 }
 
+/// Many clients send all requests of a pipeline before they read the first answer.
+#[test]
+fn answers_to_a_long_pipeline_wait_for_a_client_that_still_sends() {
+    let _alone = alone();
+    let gateway = support::gateway();
+    let (count, short) = (100_000, value(1, 100));
+    let mut client = gateway.resp();
+    set(&mut client, "k", &short);
+    client.send("GET k\r\n".repeat(count).as_bytes());
+    for _ in 0..count {
+        assert!(client.resp_answer() == bulk(&short));
+    }
+    let mut client = gateway.memcached();
+    client.send("mg k v\r\n".repeat(count).as_bytes());
+    let answer = [b"VA 100\r\n", &short[..], b"\r\n"].concat();
+    for _ in 0..count {
+        assert!(client.exactly(answer.len()) == answer);
+    }
+}
+
 /// An answer that was begun cannot be taken back.
 #[test]
 fn an_answer_whose_value_is_gone_ends_its_connection_and_is_never_mixed_with_another() {

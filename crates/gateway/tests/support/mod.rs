@@ -107,6 +107,7 @@ impl Client {
     fn to(path: PathBuf) -> Self {
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Self { stream, bytes: Vec::new() }
     }
 
