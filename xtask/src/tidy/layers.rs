@@ -114,7 +114,7 @@ const LAYERS: [Layers; 16] = [
         folder: "crates/gateway/src/",
         order: &[
             &["address", "failure", "item", "limits", "protocol"],
-            &["clients", "copies", "cursors", "error", "figures", "input"],
+            &["clients", "copies", "cursors", "error", "figures", "input", "turns"],
             &["password", "slowlog", "store", "tls"],
             &["stream"],
             &["context"],
