@@ -3,10 +3,12 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use crate::clients::Client;
 use crate::context::Context;
 use crate::figures::add;
+use crate::incoming::Incoming;
 use crate::input::{Came, Input};
 use crate::limits::{READS_A_TURN, REQUEST_BYTES_MAX};
 use crate::output::Output;
@@ -20,7 +22,6 @@ pub(crate) enum Session {
     Memcached(Box<memcached::Session>),
 }
 
-#[derive(Debug)]
 pub(crate) struct Connection<'t> {
     pub stream: Stream,
     pub client: Arc<Client>,
@@ -28,6 +29,10 @@ pub(crate) struct Connection<'t> {
     input: Input,
     output: Output<'t>,
     needed: usize,
+    /// A value of which a part is in the table.
+    incoming: Option<Incoming<'t>>,
+    /// The next request comes slowly.
+    is_slow: bool,
     /// The client has sent its last byte, or shall send no more.
     ends: bool,
 }
@@ -49,7 +54,13 @@ pub(crate) enum Waits {
 impl<'t> Connection<'t> {
     pub fn new(stream: Stream, client: Arc<Client>, session: Session) -> Self {
         let (input, output) = (Input::default(), Output::default());
-        Self { stream, client, session, input, output, needed: 0, ends: false }
+        let (incoming, is_slow) = (None, false);
+        Self { stream, client, session, input, output, needed: 0, incoming, is_slow, ends: false }
+    }
+
+    /// The moment at which it is to have a turn, if it holds up others until then.
+    pub fn is_due(&self) -> Option<Instant> {
+        self.incoming.as_ref().map(Incoming::until)
     }
 
     /// Reads, executes and answers what has come, or a part of it. An error ends the connection.
@@ -63,14 +74,21 @@ impl<'t> Connection<'t> {
     }
 
     async fn try_turn(&mut self, cx: &Context<'t>) -> io::Result<Waits> {
+        if self.is_due().is_some_and(|until| until <= Instant::now()) {
+            self.take_back(cx).await?;
+        }
         let mut has_gone = self.output.flush(&mut self.stream, cx).await?;
         let mut reads = 0;
         while !self.ends {
             if !has_gone && !self.output.may_grow(&cx.shared.copies) {
                 return Ok(Waits::ForOutput);
             }
+            if self.go_on(cx).await? {
+                has_gone = self.output.flush(&mut self.stream, cx).await?;
+                continue;
+            }
             if self.input.len() == 0 || self.input.len() < self.needed {
-                let is_done = self.input.len() == 0 && reads > 0;
+                let is_done = self.input.len() == 0 && reads > 0 && self.incoming.is_none();
                 if is_done || reads == READS_A_TURN {
                     // All is done, or a long request takes long: the others' turn. If more has
                     // come, the poll set says so.
@@ -86,7 +104,7 @@ impl<'t> Connection<'t> {
                         break;
                     }
                 }
-                if self.input.len() < self.needed {
+                if self.input.len() < self.needed || self.incoming.is_some() {
                     continue;
                 }
             }
@@ -102,12 +120,60 @@ impl<'t> Connection<'t> {
             };
             self.input.consume(progress.consumed);
             (self.needed, self.ends) = (progress.needed, progress.ends);
+            self.is_slow &= progress.consumed == 0;
+            if let Some(set) = progress.long.filter(|_| !self.is_slow) {
+                self.incoming = Incoming::begin(cx, self.input.bytes(), set).await;
+                if self.incoming.is_some() {
+                    self.input.consume(set.start);
+                }
+            }
             if self.needed > REQUEST_BYTES_MAX {
                 self.ends = true;
             }
             has_gone = self.output.flush(&mut self.stream, cx).await?;
         }
         Ok(if has_gone { Waits::Ended } else { Waits::ForOutput })
+    }
+
+    /// Goes on with a long value. Returns whether it has ended.
+    async fn go_on(&mut self, cx: &Context<'t>) -> io::Result<bool> {
+        let Some(incoming) = &mut self.incoming else { return Ok(false) };
+        let taken = incoming.fill(self.input.bytes())?;
+        self.input.consume(taken);
+        match incoming.is_right(self.input.bytes()) {
+            Some(true) => self.commit(cx).await,
+            Some(false) => self.take_back(cx).await?,
+            None => {
+                self.needed = self.input.len() + 1;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes a value the key's that has come whole.
+    async fn commit(&mut self, cx: &Context<'t>) {
+        let Some(incoming) = self.incoming.take() else { return };
+        self.input.consume(2);
+        let began = Instant::now();
+        let done = incoming.commit().await;
+        cx.figures().called("set", 1, began.elapsed().as_nanos() as u64);
+        add(&cx.figures().counters.sets, 1);
+        let (client, output) = (&self.client, &mut self.output.bytes);
+        match &self.session {
+            Session::Resp(session) => session.long_set(cx, client, done, output),
+            Session::Memcached(session) => session.long_set(cx, client, done, output),
+        }
+        self.needed = 0;
+    }
+
+    /// The next request goes on like any other.
+    async fn take_back(&mut self, cx: &Context<'t>) -> io::Result<()> {
+        let Some(incoming) = self.incoming.take() else { return Ok(()) };
+        let (request, needed) = incoming.take_back().await?;
+        self.input.put_back(request, cx.pool());
+        (self.needed, self.is_slow) = (needed, true);
+        Ok(())
     }
 
     /// What the client is waited for: more requests, and perhaps that it takes answers.

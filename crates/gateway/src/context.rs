@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -111,6 +112,8 @@ pub(crate) struct Context<'t> {
     thread: usize,
     pool: Pool,
     outputs: RefCell<Vec<Vec<u8>>>,
+    /// Each reservation of the thread has one more.
+    pub reservations: Rc<()>,
     usage: RefCell<Option<LastUsage>>,
 }
 
@@ -127,7 +130,8 @@ const USAGE_PAUSES: u32 = 50;
 impl<'t> Context<'t> {
     pub fn new(shared: &'t Arc<Shared>, store: Store<'t>, thread: usize) -> Self {
         let (pool, outputs, usage) = (Pool::default(), RefCell::default(), RefCell::default());
-        Self { shared, store, thread, pool, outputs, usage }
+        let reservations = Rc::default();
+        Self { shared, store, thread, pool, outputs, reservations, usage }
     }
 
     /// Whether the gateway stops.

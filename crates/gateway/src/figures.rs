@@ -28,7 +28,7 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }
 
-/// Calls of a command, and their times in microseconds.
+/// Calls of a command, and their times.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     pub count: u64,
@@ -61,7 +61,7 @@ impl Figures {
         calls.count += count;
         calls.total_ns += took_ns;
         // What a call of a batch took is what the batch took: so long its client has waited.
-        calls.times_ns.saturating_record_n(took_ns, count);
+        calls.times_ns.record_n(took_ns, count).expect("the histogram grows as it has to");
     }
 
     /// Adds its calls to others'.
@@ -94,5 +94,27 @@ impl Figures {
             counter.store(0, Ordering::Relaxed);
         }
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_kept_however_long_they_are_and_those_of_threads_are_added() {
+        let (long_ns, threads) = (84_434_000, [Figures::default(), Figures::default()]);
+        threads[0].called("slow", 1, long_ns);
+        threads[1].called("slow", 98, 700);
+        threads[1].called("slow", 1, u64::from(u32::MAX));
+        let mut all = BTreeMap::new();
+        threads.iter().for_each(|figures| figures.add_calls(&mut all));
+        let times = &all["slow"].times_ns;
+        let is_about = |part, right: u64| {
+            let time = times.value_at_quantile(part);
+            time.abs_diff(right) <= right / 100
+        };
+        assert!(is_about(0.5, 700) && is_about(0.99, long_ns) && is_about(1.0, u32::MAX.into()));
+        assert_eq!(all["slow"].count, 100);
     }
 }

@@ -122,6 +122,13 @@ impl Input {
         (self.start, self.end) = (0, len);
     }
 
+    /// Puts bytes before the others.
+    pub fn put_back(&mut self, mut front: Vec<u8>, pool: &Pool) {
+        front.extend_from_slice(self.bytes());
+        (self.start, self.end) = (0, front.len());
+        pool.give_back(std::mem::replace(&mut self.buffer, front));
+    }
+
     /// Takes bytes that are executed off the front.
     pub fn consume(&mut self, count: usize) {
         assert!(count <= self.len(), "no more is executed than has come");

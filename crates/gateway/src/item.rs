@@ -18,7 +18,9 @@
 use arrayvec::ArrayVec;
 
 /// The bytes before a value by which a header is known.
-const MARK: [u8; 8] = *b"\x00\xf9loch\x01\n";
+const MARK: [u8; MARK_BYTES] = *b"\x00\xf9loch\x01\n";
+/// So many bytes of a value say whether it begins like that by itself.
+pub(crate) const MARK_BYTES: usize = 8;
 const HEADER_BYTES: usize = 16;
 
 /// What memcached knows of an item besides its bytes.

@@ -39,6 +39,7 @@ pub mod fuzzing;
 mod gateway;
 mod gets;
 mod http;
+mod incoming;
 mod input;
 mod item;
 mod limits;

@@ -52,5 +52,9 @@ pub const QUEUED_MAX: usize = 100_000;
 pub const QUEUED_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a request, as in Redis (`client-query-buffer-limit`).
 pub const REQUEST_BYTES_MAX: usize = 1 << 30;
+/// Reservations for values that come, of a thread.
+pub const RESERVATIONS_MAX: usize = 32;
+/// How long such a reservation lives: while it does, others may wait for memory.
+pub const RESERVATION_TIME: Duration = Duration::from_millis(20);
 /// How long a gateway that stops goes on answering what has come.
 pub const DRAIN_TIME: Duration = Duration::from_secs(2);

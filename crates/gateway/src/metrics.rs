@@ -117,3 +117,18 @@ fn buckets(times_ns: &Histogram<u64>) -> Vec<(f64, u64)> {
     }
     buckets
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_in_the_first_bucket_that_ends_behind_it() {
+        let mut times = Histogram::new(2).unwrap();
+        for time in [1, 990, 1_500, 84_434_000, 60_000_000_000] {
+            times.record(time).unwrap();
+        }
+        let full: Vec<_> = buckets(&times).into_iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(full, [(1e-6, 2), (2e-6, 1), (0.1, 1), (f64::INFINITY, 1)]);
+    }
+}

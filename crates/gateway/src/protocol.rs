@@ -2,6 +2,9 @@
 
 use std::collections::HashSet;
 
+use crate::item::Traits;
+use crate::store::Expires;
+
 /// What clients of a listener speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -18,6 +21,25 @@ pub(crate) struct Progress {
     pub needed: usize,
     /// Whether the connection ends.
     pub ends: bool,
+    /// The next request, if it only puts a long value that has not come whole.
+    pub long: Option<LongSet>,
+}
+
+/// A request at the front of some input that puts a long value, whatever there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LongSet {
+    /// Where its key is.
+    pub key: (usize, usize),
+    /// Where its value begins.
+    pub start: usize,
+    /// The bytes of its value. Two more follow.
+    pub len: usize,
+    /// Whether these two may be any bytes, and not only the end of a line.
+    pub ends_anyhow: bool,
+    pub traits: Traits,
+    pub expires: Expires,
+    /// What tells the client that it was done.
+    pub answer: Option<&'static str>,
 }
 
 /// How many of the first requests have keys of their own, no two of which are the same. A request

@@ -75,7 +75,7 @@ impl Expires {
         SystemTime::now().checked_add(time).map_or(Self::Never, Self::At)
     }
 
-    fn options(self) -> PutOptions {
+    pub fn options(self) -> PutOptions {
         PutOptions { expiry: self.time().map_or(Expiry::Never, Expiry::At) }
     }
 

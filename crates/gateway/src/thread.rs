@@ -24,7 +24,7 @@ use crate::clients::Client;
 use crate::connection::{Connection, Session, Waits};
 use crate::context::{Context, Shared};
 use crate::figures::add;
-use crate::limits::DRAIN_TIME;
+use crate::limits::{DRAIN_TIME, RESERVATION_TIME};
 use crate::protocol::Protocol;
 use crate::store::Store;
 use crate::stream::Stream;
@@ -50,6 +50,10 @@ struct Thread<'a, 't> {
     /// Connections that have something to do.
     ready: VecDeque<usize>,
     drains_until: Option<Instant>,
+    /// Connections that hold up others for a moment.
+    holding: Vec<usize>,
+    /// When the thread looked last whether that moment is over.
+    looked: Instant,
 }
 
 /// Where a thread keeps a connection.
@@ -76,7 +80,8 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
     }
     let cx = Context::new(shared, Store::new(table), number);
     let (places, free, ready) = (Vec::new(), Vec::new(), VecDeque::new());
-    Thread { cx: &cx, poll, places, free, ready, drains_until: None }.run()
+    let (holding, looked) = (Vec::new(), Instant::now());
+    Thread { cx: &cx, poll, places, free, ready, drains_until: None, holding, looked }.run()
 }
 
 impl<'a, 't> Thread<'a, 't> {
@@ -85,11 +90,10 @@ impl<'a, 't> Thread<'a, 't> {
         let begin = |number, connection| turn(cx, number, connection);
         let (mut turns, mut events) = (Turns::default(), Vec::with_capacity(EVENTS));
         while !self.is_over() {
-            let wait = match (self.ready.is_empty(), self.drains_until) {
-                (false, _) => Some(Duration::ZERO),
-                (true, None) => None,
-                (true, Some(until)) => Some(until.saturating_duration_since(Instant::now())),
-            };
+            let held = (!self.holding.is_empty()).then_some(RESERVATION_TIME / 2);
+            let drained = self.drains_until.map(|at| at.saturating_duration_since(Instant::now()));
+            let now = (!self.ready.is_empty()).then_some(Duration::ZERO);
+            let wait = [held, drained, now].into_iter().flatten().min();
             self.look(&mut events, wait)?;
             let mut ended = Vec::new();
             let mut looked = quanta::Instant::now();
@@ -150,7 +154,31 @@ impl<'a, 't> Thread<'a, 't> {
                 connection => self.is_ready(connection as usize),
             }
         }
+        if !self.holding.is_empty() && self.looked.elapsed() >= RESERVATION_TIME / 2 {
+            self.look_at_holding();
+        }
         Ok(())
+    }
+
+    /// Connections that have held up others for long enough have something to do.
+    fn look_at_holding(&mut self) {
+        self.looked = Instant::now();
+        let (now, places) = (self.looked, &self.places);
+        let due = |number: &usize| {
+            let connection = places[*number].as_ref()?.connection.as_ref();
+            Some(connection.map(|connection| connection.is_due()))
+        };
+        let mut late = Vec::new();
+        self.holding.retain(|number| match due(number) {
+            // It has its turn.
+            Some(None) => true,
+            Some(Some(Some(until))) => {
+                late.extend((until <= now).then_some(*number));
+                true
+            }
+            None | Some(Some(None)) => false,
+        });
+        late.into_iter().for_each(|number| self.is_ready(number));
     }
 
     /// Somebody has something for this connection to do.
@@ -266,6 +294,9 @@ impl<'a, 't> Thread<'a, 't> {
     ) -> io::Result<()> {
         let place = self.places[number].as_mut().expect("it had a turn");
         let connection = place.connection.insert(connection);
+        if connection.is_due().is_some() && !self.holding.contains(&number) {
+            self.holding.push(number);
+        }
         let has_all = waits == Waits::ForInput && self.drains_until.is_some();
         let wanted = match waits {
             _ if has_all || place.client.is_killed() => EventFlags::empty(),

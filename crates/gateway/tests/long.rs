@@ -139,6 +139,103 @@ fn clients_that_do_not_read_hold_little_memory_and_get_their_answers_later() {
     }
 }
 
+/// Every kind of SET whose value can come into the table as it comes, and one that cannot.
+#[test]
+fn long_values_come_in_pieces_fast_and_slowly_and_with_a_wrong_end() {
+    let _alone = alone();
+    let gateway = support::gateway();
+    let table = gateway.cluster.table("default").unwrap();
+    // The last two begin as the header of an item with flags does.
+    let long = value(5, 300_000);
+    let marked = [b"\x00\xf9loch\x01\n", &long[..]].concat();
+    for (number, pause_ms) in [0, 0, 30, 7].into_iter().enumerate() {
+        for long in [&long, &marked] {
+            let (len, key) = (long.len(), format!("k{number}"));
+            let resp = |name: &str, end: &str| {
+                let head = format!("*3\r\n$3\r\n{name}\r\n$2\r\n{key}\r\n${len}\r\n");
+                [head.as_bytes(), long, end.as_bytes()].concat()
+            };
+            let text = |line: &str, end: &str| [line.as_bytes(), long, end.as_bytes()].concat();
+            let get = format!("VALUE {key} 77 {len}\r\n");
+            let found = text(&get, "\r\nEND\r\n");
+            let bad = "CLIENT_ERROR bad data chunk\r\n";
+            let set = |rest: &str| format!("set {key} {rest}\r\n");
+            // Requests, their answers, whether they are of memcached, and whether there is a value.
+            let cases = [
+                (resp("SET", "\r\n"), b"+OK\r\n".to_vec(), false, true),
+                (resp("set", "xy"), b"+OK\r\n".to_vec(), false, true),
+                (text(&set(&format!("77 0 {len}")), "\r\n"), b"STORED\r\n".to_vec(), true, true),
+                (
+                    text(&set(&format!("77 0 {len} noreply")), &format!("\r\nget {key}\r\n")),
+                    found,
+                    true,
+                    true,
+                ),
+                (text(&format!("ms {key} {len}\r\n"), "\r\n"), b"HD\r\n".to_vec(), true, true),
+                (text(&set(&format!("0 -1 {len}")), "\r\n"), b"STORED\r\n".to_vec(), true, false),
+                (text(&set(&format!("0 0 {len}")), "xy"), bad.into(), true, false),
+                (text(&format!("ms {key} {len}\r\n"), "\rx"), bad.into(), true, false),
+            ];
+            for (request, answer, is_memcached, is_there) in cases {
+                table.delete(key.as_bytes()).unwrap();
+                let mut client = if is_memcached { gateway.memcached() } else { gateway.resp() };
+                for piece in request.chunks(100_000 + 997 * number) {
+                    client.send(piece);
+                    std::thread::sleep(Duration::from_millis(pause_ms));
+                }
+                let came = client.exactly(answer.len());
+                assert!(came == answer, "{}", support::text(&came[..60.min(came.len())]));
+                let mut reader = gateway.resp();
+                reader.send(format!("GET {key}\r\n").as_bytes());
+                let wanted = if is_there { bulk(long) } else { b"$-1\r\n".to_vec() };
+                assert!(reader.resp_answer() == wanted);
+            }
+        }
+    }
+    assert_eq!(table.check().unwrap().unshown, 0, "entries that nobody sees");
+}
+
+/// A reservation that lives holds up those who wait for memory.
+#[test]
+fn clients_that_stop_in_the_middle_of_a_value_hold_up_nobody_and_change_nothing() {
+    let _alone = alone();
+    let gateway = support::gateway();
+    let table = gateway.cluster.table("default").unwrap();
+    let (old, new) = (value(1, MIB), value(2, MIB));
+    let mut client = gateway.resp();
+    set(&mut client, "half", &old);
+    let half: Vec<Client> = (0..10)
+        .map(|number| {
+            let mut client = if number % 2 == 0 { gateway.resp() } else { gateway.memcached() };
+            match number % 2 {
+                0 => client.send(b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$1048576\r\n"),
+                _ => client.send(b"set half 0 0 1048576\r\n"),
+            }
+            client.send(&new[..MIB / 2]);
+            client
+        })
+        .collect();
+    // Memory is cut for values of other lengths only when nobody can see what was there before.
+    let memory = gateway.cluster.info().tables[0].data_bytes as usize;
+    for len in [MIB, 150_000, 600_000] {
+        let keys: Vec<_> = (0..memory / 2 / len).map(|number| format!("w{number}")).collect();
+        let whole = value(3, len);
+        keys.iter().for_each(|key| set(&mut client, key, &whole));
+        client.send(format!("DEL {}\r\n", keys.join(" ")).as_bytes());
+        assert_eq!(support::text(&client.resp_answer()), format!(":{}\r\n", keys.len()));
+    }
+    client.send(b"GET half\r\n");
+    assert!(client.resp_answer() == bulk(&old));
+    drop(half);
+    // The gateway has seen that they are gone.
+    for mut other in [gateway.resp(), gateway.resp()] {
+        set(&mut other, "whole", &old);
+    }
+    client.send(b"GET half\r\n");
+    assert!(client.resp_answer() == bulk(&old));
+    assert_eq!(table.check().unwrap().unshown, 0, "entries that nobody sees");
+}
+
 /// Many clients send all requests of a pipeline before they read the first answer.
 #[test]
 fn answers_to_a_long_pipeline_wait_for_a_client_that_still_sends() {

@@ -113,12 +113,13 @@ const LAYERS: [Layers; 16] = [
     Layers {
         folder: "crates/gateway/src/",
         order: &[
-            &["address", "failure", "item", "limits", "protocol"],
+            &["address", "failure", "item", "limits"],
             &["clients", "copies", "cursors", "error", "figures", "input", "turns"],
             &["password", "slowlog", "store", "tls"],
+            &["protocol"],
             &["stream"],
             &["context"],
-            &["metrics", "output"],
+            &["incoming", "metrics", "output"],
             &["gets", "http"],
             &["memcached", "resp"],
             &["connection", "fuzzing"],

@@ -12,19 +12,20 @@ mod text;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use loch::Version;
 use loch::lanes::run;
 use quanta::Instant;
 
-use self::request::{Data, Parsed, parse};
+use self::request::{Data, Parsed, number, parse};
 use crate::clients::Client;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
 use crate::gets::{self, Batch};
-use crate::item;
-use crate::limits::{BATCH_REQUESTS, LANES, MEMCACHED_KEY_BYTES};
+use crate::item::{self, Traits};
+use crate::limits::{BATCH_REQUESTS, LANES, LONG_BYTES, MEMCACHED_KEY_BYTES};
 use crate::output::Output;
-use crate::protocol::{Progress, of_different_keys};
+use crate::protocol::{LongSet, Progress, of_different_keys};
 use crate::store::Expires;
 
 /// The version whose commands clients may expect.
@@ -118,12 +119,48 @@ impl Session {
             }
             match ended {
                 None => continue,
-                Some(Parsed::Incomplete { needed }) => done.needed = needed,
+                Some(Parsed::Incomplete { needed }) => {
+                    done.needed = needed;
+                    done.long = self.begun_set(cx, &bytes[done.consumed..]);
+                }
                 Some(_) => done.ends = true,
             }
             return done;
         }
         done
+    }
+
+    /// The `set` or plain `ms` of a long value at the front of some bytes.
+    fn begun_set(&self, cx: &Context<'_>, bytes: &[u8]) -> Option<LongSet> {
+        let (words, start, len) = request::begun_block(bytes).filter(|_| self.is_known)?;
+        let (key, flags, exptime, answer) = match words[..] {
+            [b"set", key, flags, exptime, _] => (key, flags, exptime, Some("STORED\r\n")),
+            [b"set", key, flags, exptime, _, b"noreply"] => (key, flags, exptime, None),
+            [b"ms", key, _] => (key, &b"0"[..], &b"0"[..], Some("HD\r\n")),
+            _ => return None,
+        };
+        let fits = (LONG_BYTES as u64..=cx.shared.value_bytes_max).contains(&(len as u64))
+            && key.len() <= MEMCACHED_KEY_BYTES;
+        let at = key.as_ptr().addr() - bytes.as_ptr().addr();
+        let traits = Traits { flags: number(flags).filter(|_| fits)?, ..Traits::default() };
+        let (key, expires) = ((at, at + key.len()), expires(number(exptime)?));
+        Some(LongSet { key, start, len, ends_anyhow: false, traits, expires, answer })
+    }
+
+    /// Answers such a request.
+    pub fn long_set(
+        &self,
+        cx: &Context<'_>,
+        client: &Client,
+        (set, done): (LongSet, loch::Result<Version>),
+        output: &mut Vec<u8>,
+    ) {
+        client.said().command = "set";
+        match (done, set.answer) {
+            (Ok(_), answer) => output.extend_from_slice(answer.unwrap_or_default().as_bytes()),
+            (Err(error), Some(_)) => tell(cx, error.into(), output),
+            (Err(_), None) => add(&cx.figures().counters.errors, 1),
+        }
     }
 
     /// Executes requests as long as their answers may be written. Returns how many, and whether the
@@ -382,7 +419,7 @@ fn plain_set<'a>(cx: &Context<'_>, request: &Request<'a>) -> Option<(&'a [u8], &
         | [b"ms", key, _] => {
             let fits = key.len() <= MEMCACHED_KEY_BYTES
                 && data.len() as u64 <= cx.shared.value_bytes_max
-                && item::header(item::Traits::default(), data).is_none();
+                && item::header(Traits::default(), data).is_none();
             fits.then_some((*key, data))
         }
         _ => None,

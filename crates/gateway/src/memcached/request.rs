@@ -40,9 +40,8 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], data_max: u64, words: &mut Vec<&'a [u8]
         return Parsed::TooLong;
     }
     let Some(end) = end else { return Parsed::Incomplete { needed: bytes.len() + 1 } };
-    let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
     let before = words.len();
-    words.extend(line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()));
+    words.extend(self::words(&bytes[..end]));
     let start = end + 1;
     let Some(len) = data_len(&words[before..]) else {
         return Parsed::Request { data: Data::None, consumed: start };
@@ -63,6 +62,20 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], data_max: u64, words: &mut Vec<&'a [u8]
         _ => Data::Bad,
     };
     Parsed::Request { data, consumed: start + len + behind }
+}
+
+/// The words of a line whose data block has not come whole, where that begins, and its length.
+pub(crate) fn begun_block(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize, usize)> {
+    let start = bytes.iter().position(|byte| *byte == b'\n')? + 1;
+    let words = words(&bytes[..start - 1]).collect::<Vec<_>>();
+    let len = usize::try_from(data_len(&words)?).ok()?;
+    (start.saturating_add(len).saturating_add(2) > bytes.len()).then_some((words, start, len))
+}
+
+/// The words of a line.
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
 }
 
 /// The length of the data block behind a line, if the line is right so far.
@@ -94,6 +107,23 @@ mod tests {
     fn parsed(bytes: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
         let mut words = Vec::new();
         (parse(bytes, 1000, &mut words), words)
+    }
+
+    #[test]
+    fn a_block_has_begun_behind_its_line_and_ends_with_its_last_byte() {
+        let request = b"set key 7 -1 5 noreply\r\nab\r\nc\r\n";
+        let start = request.len() - 7;
+        for end in 0..=request.len() {
+            let begun = begun_block(&request[..end]);
+            assert_eq!(begun.is_some(), (start..request.len()).contains(&end), "{end}");
+            if let Some((words, at, len)) = begun {
+                assert_eq!((words.len(), words[1], at, len), (6, &b"key"[..], start, 5));
+            }
+        }
+        for other in ["get k\r\n", "set k x 0 5\r\nab", "set k 0 0 -5\r\nab", "set k 0 0 5", "mg k"]
+        {
+            assert_eq!(begun_block(other.as_bytes()), None, "{other}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod transaction;
 
 use std::ops::Range;
 
+use loch::Version;
 use loch::lanes::run;
 use quanta::Instant;
 
@@ -35,10 +36,11 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
 use crate::gets::{self, Batch};
-use crate::limits::{BATCH_REQUESTS, LANES};
+use crate::item::Traits;
+use crate::limits::{BATCH_REQUESTS, LANES, LONG_BYTES};
 use crate::output::Output;
-use crate::protocol::{Progress, of_different_keys};
-use crate::store::Store;
+use crate::protocol::{LongSet, Progress, of_different_keys};
+use crate::store::{Expires, Store};
 
 /// What a client has said so far.
 #[derive(Debug)]
@@ -135,7 +137,10 @@ impl Session {
                     }
                     continue;
                 }
-                Some(Parsed::Incomplete { needed }) => done.needed = needed,
+                Some(Parsed::Incomplete { needed }) => {
+                    done.needed = needed;
+                    done.long = self.begun_set(cx, &bytes[done.consumed..]);
+                }
                 Some(Parsed::NoBulk(byte)) => {
                     let byte = char::from(byte);
                     self.refuse(&mut output.bytes, &format!("expected '$', got '{byte}'"));
@@ -150,6 +155,35 @@ impl Session {
             return done;
         }
         done
+    }
+
+    /// The plain SET of a long value at the front of some bytes.
+    fn begun_set(&self, cx: &Context<'_>, bytes: &[u8]) -> Option<LongSet> {
+        if !self.is_known || self.transaction.is_open() {
+            return None;
+        }
+        let (key, (start, end)) = request::begun_set(bytes)?;
+        let len = end - start;
+        let fits = (LONG_BYTES as u64..=cx.shared.value_bytes_max).contains(&(len as u64))
+            && (1..=loch::limits::KEY_BYTES_MAX).contains(&(key.1 - key.0));
+        let (traits, expires) = (Traits::default(), Expires::Never);
+        let (ends_anyhow, answer) = (true, Some("+OK\r\n"));
+        fits.then_some(LongSet { key, start, len, ends_anyhow, traits, expires, answer })
+    }
+
+    /// Answers such a SET.
+    pub fn long_set(
+        &self,
+        cx: &Context<'_>,
+        client: &Client,
+        (set, done): (LongSet, loch::Result<Version>),
+        output: &mut Vec<u8>,
+    ) {
+        client.said().command = "set";
+        match done {
+            Ok(_) => output.extend_from_slice(set.answer.unwrap_or_default().as_bytes()),
+            Err(error) => tell(cx, Err(error.into()), &mut self.reply(output)),
+        }
     }
 
     fn refuse(&self, output: &mut Vec<u8>, problem: &str) {

@@ -105,6 +105,24 @@ fn parse_array<'a>(bytes: &'a [u8], known: bool, arguments: &mut Vec<&'a [u8]>) 
     Parsed::Request { consumed: at }
 }
 
+/// Where the key and the value of a SET without options begin and end, if its value has not come
+/// whole.
+pub(crate) fn begun_set(bytes: &[u8]) -> Option<((usize, usize), (usize, usize))> {
+    let Line::Whole(b"*3", mut at) = line(bytes) else { return None };
+    let mut argument = || {
+        let Line::Whole(head, len) = line(&bytes[at..]) else { return None };
+        let start = at + len;
+        let len = head.strip_prefix(b"$").and_then(integer)?;
+        let end = start.checked_add(usize::try_from(len).ok()?)?;
+        at = end.checked_add(2).filter(|at| *at <= bytes.len()).unwrap_or(bytes.len());
+        Some((start, end))
+    };
+    let (name, key, value) = (argument()?, argument()?, argument()?);
+    let name = bytes.get(name.0..name.1)?;
+    let is_long = value.0 <= bytes.len() && value.1.saturating_add(2) > bytes.len();
+    (name.eq_ignore_ascii_case(b"set") && is_long).then_some((key, value))
+}
+
 fn parse_inline(bytes: &[u8]) -> Parsed {
     match line(bytes) {
         Line::Cut => Parsed::Incomplete { needed: bytes.len() + 1 },
@@ -222,6 +240,28 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_set_has_begun_when_its_value_has_and_ends_with_its_last_byte(
+            key in prop::collection::vec(any::<u8>(), 0..9),
+            value in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let bytes = encoded(&[b"sEt".to_vec(), key.clone(), value.clone()]);
+            let start = bytes.len() - value.len() - 2;
+            for end in 0..=bytes.len() {
+                let begun = begun_set(&bytes[..end]);
+                prop_assert_eq!(begun.is_some(), (start..bytes.len()).contains(&end), "{}", end);
+                if let Some((of_key, of_value)) = begun {
+                    prop_assert_eq!(&bytes[of_key.0..of_key.1], &key[..]);
+                    prop_assert_eq!(of_value, (start, bytes.len() - 2));
+                }
+            }
+            let others = [b"GET".to_vec(), key.clone(), value.clone()];
+            let longer = [b"SET".to_vec(), key, value, b"NX".to_vec()];
+            for (other, end) in [(encoded(&others), start), (encoded(&longer), start)] {
+                prop_assert_eq!(begun_set(&other[..end + 1]), None);
+            }
+        }
+
         #[test]
         fn a_request_is_whole_with_its_last_byte_and_never_needs_more_than_it_has(
             arguments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),

@@ -21,6 +21,9 @@ pub(crate) trait InPlace {
     /// The errors of the fabric.
     fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError>;
 
+    /// Reads the first `len` bytes of the value.
+    fn read(&self, len: usize) -> Operating<'_, Vec<u8>>;
+
     /// Makes the entry the key's value. Returns the version.
     fn commit<'a>(self: Box<Self>) -> Operating<'a, u64>
     where
@@ -38,6 +41,10 @@ impl<F: Fabric> InPlace for nessie::Reservation<'_, F> {
 
     fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError> {
         self.as_mut_ptr()
+    }
+
+    fn read(&self, len: usize) -> Operating<'_, Vec<u8>> {
+        Box::pin(self.read(len))
     }
 
     fn commit<'a>(self: Box<Self>) -> Operating<'a, u64>

@@ -1,6 +1,6 @@
 //! Large values written in place: reserve, fill, commit. Nothing is copied.
 
-use loch_fabric::{Fabric, RemoteAddr};
+use loch_fabric::{Buf, Fabric, RemoteAddr};
 
 use super::draft::{Draft, DraftValue, Rule};
 use crate::epoch::Pin;
@@ -79,6 +79,18 @@ impl<F: Fabric> Reservation<'_, F> {
     /// The fabric's.
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8, EngineError> {
         Ok(self.client.fabric.raw(self.value_addr(), self.len())?)
+    }
+
+    /// Reads the first `len` bytes of the value.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn read(&self, len: usize) -> Result<Vec<u8>, EngineError> {
+        assert!(len <= self.len(), "{len} bytes of a value of {}", self.len());
+        let bytes = Buf::with_capacity(len);
+        let (bytes, read) = self.client.fabric.read(self.value_addr(), len, bytes).await;
+        read?;
+        Ok(bytes.into_vec())
     }
 
     /// Makes the entry the key's value. Returns the version.

@@ -447,6 +447,12 @@ impl Table {
         self.backend.in_place()
     }
 
+    /// Whether a [`Reservation`] is memory of the table that this process writes to directly. Then
+    /// filling it copies the value once, and otherwise once more.
+    pub fn reserves_in_place(&self) -> bool {
+        self.in_place().is_some()
+    }
+
     /// The client that does operations on many keys together, if the table has such a client.
     #[inline]
     pub(crate) fn batching(&self) -> Option<Batching<'_>> {

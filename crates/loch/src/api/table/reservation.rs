@@ -134,6 +134,37 @@ impl<'a> Reservation<'a> {
         };
         version.map(Version::from_u64).map_err(|e| self.table.error(e))
     }
+
+    /// Ends the reservation without a PUT, and returns the first `len` bytes of the value in memory
+    /// of this process: for a value whose rest comes so slowly that others would wait. What was
+    /// never written is any bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutsideReservation`], [`Error::Fabric`], [`Error::Forked`].
+    ///
+    /// ```
+    /// use loch::{Cluster, EmbeddedConfig, lanes::block_on};
+    /// let table = Cluster::embedded(EmbeddedConfig::default())?.table("default")?;
+    /// let mut value = table.reserve(b"key", 1 << 20)?;
+    /// value.write_at(0, b"the beginning")?;
+    /// assert_eq!(block_on(value.take_back_async(3))?, b"the");
+    /// assert!(!table.contains(b"key")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn take_back_async(mut self, len: usize) -> Result<Vec<u8>> {
+        self.table.check_process()?;
+        if len > self.len() {
+            return Err(Error::OutsideReservation { end: len as u64, len: self.len() as u64 });
+        }
+        let bytes = match self.place() {
+            ValuePlace::InTable(inner) => inner.read(len).await,
+            ValuePlace::Buffered(own) => {
+                own.value.truncate(len);
+                Ok(std::mem::take(&mut own.value))
+            }
+        };
+        bytes.map_err(|e| self.table.error(e))
+    }
 }
 
 impl Drop for Reservation<'_> {
