@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::limits::CLIENTS_MAX;
-
 /// What is known of a client.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -48,13 +46,19 @@ impl Client {
 }
 
 /// All clients, of all threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Clients {
+    /// How many there can be.
+    pub most: usize,
     last: AtomicU64,
     all: Mutex<BTreeMap<u64, Arc<Client>>>,
 }
 
 impl Clients {
+    pub fn new(most: usize) -> Self {
+        Self { most, last: AtomicU64::new(0), all: Mutex::default() }
+    }
+
     fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,7 +66,7 @@ impl Clients {
     /// A new client, unless there are too many.
     pub fn enter(&self, address: String, local: String, thread: usize) -> Option<Arc<Client>> {
         let mut all = self.all();
-        if all.len() >= CLIENTS_MAX {
+        if all.len() >= self.most {
             return None;
         }
         let client = Arc::new(Client {

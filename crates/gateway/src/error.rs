@@ -9,12 +9,18 @@ use crate::address::Address;
 #[non_exhaustive]
 pub enum Error {
     /// Nobody can listen at the address.
-    #[error("cannot listen at {address}: {cause}; another process may, or choose another address")]
+    #[error("cannot listen at {address}: {cause}; {}", way_out(cause))]
     Listen {
         /// The address.
         address: Address,
         /// The system's word.
         cause: std::io::Error,
+    },
+    /// An address is given twice.
+    #[error("address {address} is given twice: every listener needs one of its own")]
+    Twice {
+        /// The address.
+        address: Address,
     },
     /// Other hosts would reach the gateway without a password.
     #[error(
@@ -34,7 +40,7 @@ pub enum Error {
         problem: String,
     },
     /// The certificate or its key cannot be used.
-    #[error("{}: {problem}; give a certificate and its key, in PEM", path.display())]
+    #[error("{}: {problem}", path.display())]
     Tls {
         /// The file.
         path: PathBuf,
@@ -55,4 +61,20 @@ pub enum Error {
         /// The system's word.
         cause: std::io::Error,
     },
+}
+
+/// What helps if nobody can listen at an address.
+fn way_out(cause: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{
+        AddrInUse, AddrNotAvailable, AlreadyExists, InvalidFilename, NotFound, PermissionDenied,
+    };
+    match cause.kind() {
+        AddrInUse => "another process listens there: end it, or choose another address",
+        AddrNotAvailable => "this host has no such address: choose one that it has",
+        AlreadyExists => "choose a path where nothing is",
+        InvalidFilename => "the path of a socket has 107 bytes at most: choose a shorter one",
+        NotFound => "make the folder of the socket first",
+        PermissionDenied => "choose a port from 1024 on, or a folder that this user may write to",
+        _ => "choose another address",
+    }
 }

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use loch::Cluster;
+use rustix::process::{Resource, getrlimit};
 
 use crate::address::Address;
 use crate::clients::Clients;
@@ -16,6 +17,7 @@ use crate::copies::Copies;
 use crate::cursors::Cursors;
 use crate::error::Error;
 use crate::http::Http;
+use crate::limits::{CLIENTS_MAX, OTHER_DESCRIPTORS};
 use crate::password::Password;
 use crate::protocol::Protocol;
 use crate::slowlog::Slowlog;
@@ -98,6 +100,7 @@ impl Gateway {
         let password = config.password.as_deref().map(Password::read).transpose()?;
         let files = config.tls.as_ref();
         let certificate = files.map(|(chain, key)| Certificate::read(chain, key)).transpose()?;
+        no_address_twice(&config)?;
         let system = |what| move |cause| Error::System { what, cause };
         let mut listeners = Vec::new();
         for (addresses, protocol) in
@@ -116,7 +119,7 @@ impl Gateway {
             table: config.table,
             password,
             listeners,
-            clients: Clients::default(),
+            clients: Clients::new(clients_max(config.threads)),
             cursors: Cursors::default(),
             threads: mailboxes.map_err(system("cannot make an event"))?,
             copies: Copies::default(),
@@ -188,6 +191,30 @@ impl Gateway {
 
     /// Accepts nobody any more, answers all requests that have come, and ends.
     pub fn stop(self) {}
+}
+
+/// How many clients a gateway can have: each needs a descriptor.
+fn clients_max(threads: usize) -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most as usize);
+    let most = descriptors.saturating_sub(OTHER_DESCRIPTORS * (1 + threads)).max(1);
+    if most < CLIENTS_MAX {
+        tracing::warn!(clients = most, descriptors, "few clients can connect: raise `ulimit -n`");
+    }
+    most.min(CLIENTS_MAX)
+}
+
+/// Refuses an address that is given twice. The system may choose a port more than once.
+fn no_address_twice(config: &GatewayConfig) -> Result<(), Error> {
+    let http = config.http.map(Address::Tcp);
+    let mut addresses: Vec<&Address> =
+        config.resp.iter().chain(&config.memcached).chain(&http).collect();
+    addresses.retain(|address| !matches!(address, Address::Tcp(tcp) if tcp.port() == 0));
+    while let Some(address) = addresses.pop() {
+        if addresses.contains(&address) {
+            return Err(Error::Twice { address: address.clone() });
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Gateway {

@@ -38,6 +38,8 @@ pub const STRANGER_ARGUMENTS_MAX: usize = 10;
 pub const STRANGER_BYTES_MAX: usize = 16 << 10;
 /// The most clients, as in Redis.
 pub const CLIENTS_MAX: usize = 10_000;
+/// Descriptors that are no clients', of a gateway and of each thread.
+pub const OTHER_DESCRIPTORS: usize = 64;
 /// Cursors of scans under way that a gateway remembers.
 pub const CURSORS_MAX: usize = 4096;
 /// For so long an update is tried again, if others keep changing the value.

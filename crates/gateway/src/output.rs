@@ -172,6 +172,7 @@ mod tests {
     use loch::{Cluster, EmbeddedConfig};
 
     use super::*;
+    use crate::clients::Clients;
     use crate::context::{Mailbox, Shared};
     use crate::slowlog::Slowlog;
     use crate::store::Store;
@@ -195,7 +196,7 @@ mod tests {
             table: "default".to_owned(),
             password: None,
             listeners: Vec::new(),
-            clients: Default::default(),
+            clients: Clients::new(1),
             cursors: Default::default(),
             threads: vec![Mailbox::new().unwrap()],
             started: Instant::now(),

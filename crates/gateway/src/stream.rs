@@ -102,7 +102,12 @@ impl Listener {
 /// Makes a socket for this user alone. A file that a gateway has left behind gives way, and
 /// nothing else does.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
-    let is_socket = path.symlink_metadata().is_ok_and(|data| data.file_type().is_socket());
+    let found = path.symlink_metadata().ok();
+    let is_socket = found.as_ref().is_some_and(|data| data.file_type().is_socket());
+    if found.is_some() && !is_socket {
+        let problem = "there is a file that is no socket";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, problem));
+    }
     if is_socket && UnixStream::connect(path).is_err() {
         std::fs::remove_file(path)?;
     }
@@ -210,7 +215,7 @@ mod tests {
         assert_eq!(listen_at(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         let file = folder.path().join("file");
         std::fs::write(&file, "kept").unwrap();
-        assert_eq!(listen_at(&file).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(listen_at(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&file).unwrap(), b"kept");
     }
 }

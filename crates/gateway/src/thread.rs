@@ -36,6 +36,8 @@ const WAKES: u64 = u64::MAX;
 const LISTENERS: u64 = 1 << 32;
 /// How long a thread rests if the process can have no more descriptors.
 const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(10);
+/// That often it tells that no client can connect.
+const WARNINGS_APART: Duration = Duration::from_secs(10);
 /// Events that are taken at a time.
 const EVENTS: usize = 256;
 
@@ -54,6 +56,8 @@ struct Thread<'a, 't> {
     holding: Vec<usize>,
     /// When the thread looked last whether that moment is over.
     looked: Instant,
+    /// When it told last that no client can connect.
+    warned: Option<Instant>,
 }
 
 /// Where a thread keeps a connection.
@@ -80,8 +84,8 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
     }
     let cx = Context::new(shared, Store::new(table), number);
     let (places, free, ready) = (Vec::new(), Vec::new(), VecDeque::new());
-    let (holding, looked) = (Vec::new(), Instant::now());
-    Thread { cx: &cx, poll, places, free, ready, drains_until: None, holding, looked }.run()
+    let (holding, looked, drains_until, warned) = (Vec::new(), Instant::now(), None, None);
+    Thread { cx: &cx, poll, places, free, ready, drains_until, holding, looked, warned }.run()
 }
 
 impl<'a, 't> Thread<'a, 't> {
@@ -228,7 +232,10 @@ impl<'a, 't> Thread<'a, 't> {
             // Another thread has taken it, or its client is gone.
             Err(error) if is_of_one_client(&error) => return,
             Err(error) => {
-                tracing::warn!(%error, "no client can connect");
+                if self.warned.is_none_or(|at| at.elapsed() >= WARNINGS_APART) {
+                    self.warned = Some(Instant::now());
+                    tracing::warn!(%error, "no client can connect");
+                }
                 // It stays in the queue: a thread that looked again at once would do nothing else.
                 std::thread::sleep(NO_DESCRIPTORS_PAUSE);
                 return;

@@ -129,6 +129,15 @@ fn what_no_other_server_answers_alike_is_answered() {
 }
 
 #[test]
+fn a_client_of_the_binary_protocol_is_refused_with_a_word() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    client.send(&[&b"mn\r\n\x80\x0b"[..], &[0; 22]].concat());
+    let said = support::text(&client.rest());
+    assert!(said.starts_with("MN\r\nERROR the binary protocol is not served"), "{said}");
+}
+
+#[test]
 fn a_value_that_is_too_long_is_passed_over_and_the_connection_goes_on() {
     let gateway = support::gateway();
     let mut client = gateway.memcached();

@@ -91,8 +91,31 @@ fn what_the_gateway_does_not_have_is_an_error_in_the_words_of_redis() {
         let said = support::text(&client.resp_answer());
         assert!(said.starts_with(answer), "{request}: {said}");
     }
+    for command in ["CLIENT", "COMMAND", "CONFIG", "MEMORY", "OBJECT", "SLOWLOG"] {
+        client.send(format!("{command} help\r\n").as_bytes());
+        let said = support::text(&client.resp_answer());
+        assert!(said.contains(&format!("\r\n+{command} <subcommand> ")), "{said}");
+    }
     client.send(b"PING\r\nQUIT\r\nPING\r\n");
     assert_eq!(support::text(&client.rest()), "+PONG\r\n+OK\r\n");
+}
+
+/// A page in a browser can make it send such requests to this host.
+#[test]
+fn a_request_of_http_ends_its_connection_and_nothing_in_it_is_done() {
+    let gateway = support::gateway();
+    for head in ["POST / HTTP/1.1\r\n", "PUT / HTTP/1.1\r\nHost: localhost:6379\r\n"] {
+        let mut client = gateway.resp();
+        client.send(format!("{head}\r\nSET k v\r\n").as_bytes());
+        let said = support::text(&client.rest());
+        assert!(!said.contains("+OK"), "{said}");
+        let mut client = gateway.memcached();
+        client.send(format!("{head}\r\nset k 0 0 1\r\nv\r\n").as_bytes());
+        assert_eq!(support::text(&client.rest()), "");
+    }
+    let mut client = gateway.resp();
+    client.send(b"EXISTS k\r\n");
+    assert_eq!(client.resp_answer(), b":0\r\n");
 }
 
 /// A cursor goes through all keys, with any count, and ends.

@@ -48,9 +48,9 @@ pub struct GatewayArgs {
     /// [default: 127.0.0.1:11211, if --resp is not given either]
     #[arg(long, value_name = "ADDRESS")]
     memcached: Vec<String>,
-    /// Serve /metrics for Prometheus there, to everybody who can connect: IP:PORT
+    /// Serve /metrics for Prometheus there, to everybody who can connect: HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
-    http: Option<SocketAddr>,
+    http: Option<String>,
     /// File whose first line is the password that clients have to give; addresses beyond loopback
     /// need one
     #[arg(long, value_name = "FILE")]
@@ -62,7 +62,8 @@ pub struct GatewayArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Keep commands of Redis that take longer, in microseconds, for SLOWLOG; -1: none
-    #[arg(long, value_name = "TIME", default_value_t = 10_000, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 10_000)]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     slowlog: i64,
     /// Threads that serve clients
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
@@ -84,7 +85,8 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
     allow_many_connections();
     let cluster = args.table.connect(Access::Write)?;
     let table = args.table.name().to_owned();
-    let GatewayArgs { http, password, threads, .. } = args;
+    let http = args.http.as_deref().map(http_address).transpose()?;
+    let GatewayArgs { password, threads, .. } = args;
     let tls = args.tls_cert.zip(args.tls_key);
     let slower_than = u64::try_from(args.slowlog).ok().map(Duration::from_micros);
     let mut config =
@@ -117,10 +119,22 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
         config.http = gateway.http();
         gateway.stop();
         gateway = Gateway::start(cluster, config.clone()).map_err(wrong_call)?;
+        tracing::info!("the gateway is ready again");
     };
     tracing::info!(signal = signal_hook::low_level::signal_name(signal), "stopping");
     gateway.stop();
     Ok(Answer::Done)
+}
+
+/// Where `/metrics` is served.
+fn http_address(text: &str) -> Result<SocketAddr> {
+    match text.parse::<Address>() {
+        Ok(Address::Tcp(address)) => Ok(address),
+        Ok(Address::Unix(_)) => {
+            Err(Usage("--http takes HOST:PORT, and no unix socket".to_owned()).into())
+        }
+        Err(error) => Err(Usage(format!("--http: {error}")).into()),
+    }
 }
 
 /// The cluster as it is now, if a node of it has ended and come back with other memory. Tables that
@@ -143,9 +157,11 @@ fn with_other_memory(table: &TableArgs, old: &Cluster) -> Option<Cluster> {
 fn wrong_call(error: Error) -> anyhow::Error {
     match error {
         Error::Cluster(error) => error.into(),
-        Error::Open { .. } | Error::Password { .. } | Error::Tls { .. } | Error::Usage(_) => {
-            Usage(error.to_string()).into()
-        }
+        Error::Open { .. }
+        | Error::Password { .. }
+        | Error::Tls { .. }
+        | Error::Twice { .. }
+        | Error::Usage(_) => Usage(error.to_string()).into(),
         other => other.into(),
     }
 }

@@ -30,6 +30,7 @@ use crate::store::Expires;
 
 /// The version whose commands clients may expect.
 const VERSION: &str = "1.6.18";
+const BINARY: &str = "ERROR the binary protocol is not served, choose text or meta commands";
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
 const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const MAY_BE_DONE: &str = "this and others of a pipeline may be done";
@@ -119,6 +120,10 @@ impl Session {
             }
             match ended {
                 None => continue,
+                Some(Parsed::Binary) => {
+                    line(&mut output.bytes, BINARY);
+                    done.ends = true;
+                }
                 Some(Parsed::Incomplete { needed }) => {
                     done.needed = needed;
                     done.long = self.begun_set(cx, &bytes[done.consumed..]);
@@ -316,7 +321,9 @@ impl Session {
             self.authenticate(cx, request, output);
             return true;
         }
-        if *verb == b"quit" {
+        // As memcached: a page in a browser can send such requests, with commands in their bodies.
+        let is_http = || request.words.last().is_some_and(|last| last.starts_with(b"HTTP/"));
+        if *verb == b"quit" || known_name(verb) == "unknown" && is_http() {
             return false;
         }
         execute(cx, request, output).await;
@@ -361,6 +368,7 @@ pub(crate) fn parsed(
         }
         Parsed::Incomplete { needed } => Ok(Err(needed)),
         Parsed::TooLong => Err("too long".to_owned()),
+        Parsed::Binary => Err("binary".to_owned()),
     }
 }
 

@@ -11,6 +11,8 @@ pub(crate) enum Parsed<'a> {
     Incomplete { needed: usize },
     /// A line that cannot be one of this protocol.
     TooLong,
+    /// A request of memcached's binary protocol.
+    Binary,
 }
 
 /// The data block of a request.
@@ -29,8 +31,14 @@ pub(crate) enum Data<'a> {
 /// The most bytes of the lines of data blocks that memcached takes for a length.
 const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
 
+/// The first byte of each request of the binary protocol.
+const BINARY: u8 = 0x80;
+
 /// Parses the request at the front. A data block of more than `data_max` bytes is not waited for.
 pub(crate) fn parse<'a>(bytes: &'a [u8], data_max: u64, words: &mut Vec<&'a [u8]>) -> Parsed<'a> {
+    if bytes.first() == Some(&BINARY) {
+        return Parsed::Binary;
+    }
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let is_list = || {
         let start = bytes.trim_ascii_start();

@@ -53,7 +53,7 @@ fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
         pair("version", &VERSION),
         pair("loch_version", &env!("CARGO_PKG_VERSION")),
         pair("pointer_size", &usize::BITS),
-        pair("max_connections", &crate::limits::CLIENTS_MAX),
+        pair("max_connections", &cx.shared.clients.most),
         pair("curr_connections", &cx.shared.clients.count()),
         pair("total_connections", &cx.shared.sum(|c| &c.connections)),
         pair("rejected_connections", &cx.shared.sum(|c| &c.rejected)),
@@ -81,7 +81,7 @@ fn settings(cx: &Context<'_>) -> Lines {
     let auth = if cx.shared.password.is_some() { "yes" } else { "no" };
     vec![
         pair("maxbytes", &bytes),
-        pair("maxconns", &crate::limits::CLIENTS_MAX),
+        pair("maxconns", &cx.shared.clients.most),
         pair("evictions", &evicts),
         pair("num_threads", &cx.shared.threads.len()),
         pair("item_size_max", &cx.shared.value_bytes_max),

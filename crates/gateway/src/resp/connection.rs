@@ -169,6 +169,15 @@ pub(super) fn wrong_subcommand(request: &[&[u8]], known: &[&str]) -> Failure {
     format!("ERR unknown subcommand '{asked}'. Try {command} HELP.").into()
 }
 
+/// The subcommands of a command, as Redis shows them.
+pub(super) fn help(reply: &mut Reply<'_>, request: &[&[u8]], known: &[&str]) {
+    let command = String::from_utf8_lossy(request[0]).to_ascii_uppercase();
+    reply.array(known.len() + 3);
+    reply.simple(&format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    known.iter().for_each(|subcommand| reply.simple(&subcommand.to_ascii_uppercase()));
+    ["HELP", "    Print this help."].iter().for_each(|line| reply.simple(line));
+}
+
 pub(super) fn subcommand(request: &[&[u8]]) -> String {
     request
         .get(1)
@@ -221,6 +230,7 @@ fn about_commands(reply: &mut Reply<'_>, request: &[&[u8]]) -> Result<(), Failur
             reply.array(keys.len());
             keys.iter().for_each(|key| reply.bulk(request[key + 2]));
         }
+        ("help", [_]) => help(reply, request, &["info", "count", "list", "docs", "getkeys"]),
         _ => return Err(wrong_subcommand(request, &["count", "list", "getkeys"])),
     }
     Ok(())
@@ -288,6 +298,13 @@ fn about_clients(
             let wanted = |client: &u64| ids.as_ref().is_none_or(|ids| ids.contains(client));
             let lines = all.iter().filter(|client| wanted(&client.id)).map(|c| line(c));
             reply.verbatim(&lines.collect::<String>());
+        }
+        ("help", []) => {
+            let known = [
+                "id", "setname", "getname", "setinfo", "info", "list", "kill", "no-evict",
+                "no-touch", "reply",
+            ];
+            help(&mut reply, request, &known);
         }
         ("kill", options) => return kill(session, cx, client, options, output),
         ("no-evict" | "no-touch", [on]) if is(on, "on") || is(on, "off") => reply.ok(),

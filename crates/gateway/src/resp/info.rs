@@ -66,7 +66,7 @@ fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
         "server" => server(cx),
         "clients" => vec![
             field("connected_clients", &cx.shared.clients.count()),
-            field("maxclients", &crate::limits::CLIENTS_MAX),
+            field("maxclients", &cx.shared.clients.most),
             field("blocked_clients", &0),
         ],
         "memory" => memory(cx)?,

@@ -369,6 +369,11 @@ impl Session {
         output: &mut Vec<u8>,
     ) -> Next {
         let found = Command::of(request[0]);
+        // A page in a browser can send such requests to this host, with commands in their bodies.
+        if found.is_none() && ["post", "host:"].iter().any(|word| options::is(request[0], word)) {
+            tracing::warn!(client = client.address, "a request of HTTP ends its connection");
+            return Next::Ends;
+        }
         let mut reply = self.reply(output);
         let refused = match found {
             None => Some(unknown(request)),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::connection::{subcommand, wrong_subcommand};
+use super::connection::{help, subcommand, wrong_subcommand};
 use super::options::{SYNTAX, is, number};
 use super::reply::Reply;
 use super::{glob, info};
@@ -47,7 +47,7 @@ fn parameters(cx: &Context<'_>) -> Vec<(&'static str, String)> {
     vec![
         ("appendonly", text("no")),
         ("databases", text("1")),
-        ("maxclients", crate::limits::CLIENTS_MAX.to_string()),
+        ("maxclients", cx.shared.clients.most.to_string()),
         ("maxmemory", bytes.to_string()),
         ("maxmemory-policy", text(if evicts { "allkeys-lfu" } else { "noeviction" })),
         ("proto-max-bulk-len", crate::limits::ARGUMENT_BYTES_MAX.to_string()),
@@ -102,6 +102,7 @@ fn config(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<
             cx.shared.threads.iter().for_each(|thread| thread.figures.reset());
             reply.ok();
         }
+        ("help", []) => help(reply, request, &["get", "set", "resetstat", "rewrite"]),
         ("rewrite", []) => return Err("ERR The server is running without a config file".into()),
         (asked @ ("get" | "set" | "resetstat" | "rewrite"), _) => {
             return Err(
@@ -144,6 +145,7 @@ fn slowlog(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result
             log.reset();
             reply.ok();
         }
+        ("help", []) => help(reply, request, &["get", "len", "reset"]),
         _ => return Err(wrong_subcommand(request, &["get", "len", "reset"])),
     }
     Ok(())
@@ -163,6 +165,7 @@ async fn memory(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
                 None => reply.null(),
             }
         }
+        ("help", []) => help(reply, request, &["usage"]),
         ("usage", []) => {
             return Err("ERR wrong number of arguments for 'memory|usage' command".into());
         }
