@@ -4,6 +4,8 @@
 //! far; if they are longer than that, the rest of the keys is read once the client has taken this
 //! much. A long value is sent from where it is, and ends the batch.
 
+use std::ops::Range;
+
 use loch::{Error, Version};
 
 use crate::context::Context;
@@ -188,7 +190,8 @@ async fn answer_one<'t>(
                 if found.len >= LONG_BYTES {
                     count(cx, 1, 0);
                     let data_at = value.len() - found.len;
-                    output.send(key, value, data_at, format.tail(0, true));
+                    let all = data_at..value.len();
+                    output.send(key, value, all, format.tail(0, true));
                     return Ok(Some(found.len));
                 }
                 output.bytes.extend_from_slice(data);
@@ -199,6 +202,24 @@ async fn answer_one<'t>(
     output.bytes.extend_from_slice(format.tail(0, is_hit));
     count(cx, is_hit.into(), (!is_hit).into());
     Ok(Some(output.bytes.len() - start))
+}
+
+/// Answers with a part of a key's value from where it is, if `part` says which one. Returns whether
+/// it did.
+pub(crate) async fn answer_part<'t>(
+    cx: &Context<'t>,
+    key: &[u8],
+    part: impl FnOnce(usize) -> Option<Range<usize>>,
+    head: impl FnOnce(usize, &mut Vec<u8>),
+    output: &mut Output<'t>,
+) -> bool {
+    // An error is found again by the request that is executed instead.
+    let Ok(Some(value)) = cx.store.table().asynch().pin(key).await else { return false };
+    let data_len = item::split(&value).1.len();
+    let (Some(part), start) = (part(data_len), value.len() - data_len) else { return false };
+    head(part.len(), &mut output.bytes);
+    output.send(key, value, start + part.start..start + part.end, b"\r\n");
+    true
 }
 
 fn count(cx: &Context<'_>, hits: u64, misses: u64) {

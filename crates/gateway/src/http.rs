@@ -1,18 +1,25 @@
 //! `/metrics`, for Prometheus.
 
-use std::future::IntoFuture;
+use std::future::{Future, IntoFuture};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-use tokio::sync::oneshot;
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Sleep, sleep};
 
 use crate::context::Shared;
+use crate::limits::{HTTP_CLIENT_TIME, HTTP_CLIENTS_MAX};
 use crate::metrics;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -31,11 +38,12 @@ impl Http {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (running, ended) = oneshot::channel();
         let pages = pages(Arc::clone(shared));
         let serve = async move {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let inner = tokio::net::TcpListener::from_std(listener)?;
+            let listener = Few { inner, free: Arc::new(Semaphore::new(HTTP_CLIENTS_MAX)) };
             tokio::select! {
                 served = axum::serve(listener, pages).into_future() => served,
                 _ = ended => Ok(()),
@@ -62,6 +70,69 @@ impl Drop for Http {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of /metrics has panicked");
         }
+    }
+}
+
+/// A listener with few connections at a time, none of which lasts: they are as good as any client's
+/// descriptors, and nobody has given a password.
+struct Few {
+    inner: tokio::net::TcpListener,
+    free: Arc<Semaphore>,
+}
+
+impl Listener for Few {
+    type Io = Brief;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Brief, SocketAddr) {
+        let place = Arc::clone(&self.free).acquire_owned().await;
+        let place = place.expect("nobody closes the semaphore");
+        // It waits by itself if there are no descriptors.
+        let (stream, from) = Listener::accept(&mut self.inner).await;
+        let ends = Box::pin(sleep(HTTP_CLIENT_TIME));
+        (Brief { stream, ends, _place: place }, from)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+}
+
+/// A connection that says after some time that nothing more comes.
+struct Brief {
+    stream: TcpStream,
+    ends: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl AsyncRead for Brief {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.ends.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => Pin::new(&mut self.stream).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Brief {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -114,7 +114,9 @@ impl Input {
         } else {
             // A request of which a good part has come is believed to have the rest.
             let is_believed = needed / BELIEVED_PARTS <= len;
-            let room = if is_believed { needed.max(len) } else { 2 * len };
+            // The rest of many parts is announced part by part.
+            let is_known = is_believed && needed > len + READ_BYTES;
+            let room = if is_known { needed } else { 2 * len };
             let mut buffer = pool.take_long(room + READ_BYTES);
             buffer[..len].copy_from_slice(self.bytes());
             pool.give_back(std::mem::replace(&mut self.buffer, buffer));

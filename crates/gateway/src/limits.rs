@@ -52,11 +52,19 @@ pub const MEMCACHED_LINE_BYTES: usize = 2048;
 pub const QUEUED_MAX: usize = 100_000;
 /// Bytes of them.
 pub const QUEUED_BYTES_MAX: usize = 64 << 20;
+/// Bytes of their answers. When there are as many, no command is executed any more.
+pub const EXEC_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a request, as in Redis (`client-query-buffer-limit`).
 pub const REQUEST_BYTES_MAX: usize = 1 << 30;
 /// Reservations for values that come, of a thread.
 pub const RESERVATIONS_MAX: usize = 32;
 /// How long such a reservation lives: while it does, others may wait for memory.
 pub const RESERVATION_TIME: Duration = Duration::from_millis(20);
+/// Connections to `/metrics` at a time.
+pub const HTTP_CLIENTS_MAX: usize = 16;
+/// How long such a connection lasts.
+pub const HTTP_CLIENT_TIME: Duration = Duration::from_secs(10);
+/// How long nobody is accepted after there were no descriptors left.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a gateway that stops goes on answering what has come.
 pub const DRAIN_TIME: Duration = Duration::from_secs(2);

@@ -10,6 +10,7 @@
 //! than usual, as long as there is memory for slow clients.
 
 use std::io::{self, Write};
+use std::ops::Range;
 
 use loch::{Pinned, Version};
 
@@ -33,8 +34,8 @@ pub(crate) struct Output<'t> {
 #[derive(Debug)]
 struct Long<'t> {
     place: Place<'t>,
-    /// What is sent next, of the stored value.
-    next: usize,
+    /// What is sent, of the stored value.
+    rest: Range<usize>,
     /// What follows the value.
     tail: &'static [u8],
 }
@@ -77,10 +78,10 @@ impl<'t> Output<'t> {
         self.bytes.is_empty() && self.long.is_none()
     }
 
-    /// Sends a value of this key from its byte `start` on, and the tail, behind the bytes so far.
-    pub fn send(&mut self, key: &[u8], value: Pinned<'t>, start: usize, tail: &'static [u8]) {
+    /// Sends a part of the value of this key, and the tail, behind the bytes so far.
+    pub fn send(&mut self, key: &[u8], value: Pinned<'t>, part: Range<usize>, tail: &'static [u8]) {
         assert!(self.long.is_none(), "nothing is written behind a long value");
-        self.long = Some(Long { place: Place::Pinned(key.to_vec(), value), next: start, tail });
+        self.long = Some(Long { place: Place::Pinned(key.to_vec(), value), rest: part, tail });
     }
 
     /// Writes answers. Returns whether the system has taken all of them.
@@ -100,7 +101,7 @@ impl<'t> Output<'t> {
             let Some(long) = self.long.take() else { return has_gone(to) };
             let long = self.long.insert(long.found(cx).await?);
             if let Place::Pinned(_, value) = &long.place {
-                long.next += write(to, &value[long.next..], cx)?;
+                long.rest.start += write(to, &value[long.rest.clone()], cx)?;
             }
             self.unpin(copies);
         }
@@ -120,8 +121,8 @@ impl<'t> Output<'t> {
     fn unpin(&mut self, copies: &Copies) {
         let is_pinned = |long: &mut Long<'t>| matches!(long.place, Place::Pinned(..));
         let Some(long) = self.long.take_if(is_pinned) else { return };
-        let Long { place: Place::Pinned(key, value), next, tail } = long else { return };
-        let rest = &value[next..];
+        let Long { place: Place::Pinned(key, value), rest: part, tail } = long else { return };
+        let rest = &value[part.clone()];
         if copies.take(rest.len(), COPIES_BYTES_MAX) {
             self.kept += rest.len();
             self.bytes.extend_from_slice(rest);
@@ -129,7 +130,7 @@ impl<'t> Output<'t> {
         } else {
             self.bytes.push(rest[0]);
             let place = Place::Later(key, value.version());
-            self.long = Some(Long { place, next: next + 1, tail });
+            self.long = Some(Long { place, rest: part.start + 1..part.end, tail });
         }
     }
 
@@ -219,7 +220,7 @@ mod tests {
             assert!(copies.take(others, COPIES_BYTES_MAX));
             let output = || {
                 let mut output = Output { bytes: b"before ".to_vec(), ..Output::default() };
-                output.send(b"k", table.pin(b"k").unwrap().unwrap(), 1000, b" behind");
+                output.send(b"k", table.pin(b"k").unwrap().unwrap(), 1000..90_000, b" behind");
                 assert!(!block_on(output.flush(&mut Full, &cx)).unwrap());
                 let is_pinned = |long: &Long<'_>| matches!(long.place, Place::Pinned(..));
                 assert!(!output.long.as_ref().is_some_and(is_pinned));
@@ -227,7 +228,7 @@ mod tests {
             };
             let (mut first, mut second, mut sent) = (output(), output(), Vec::new());
             assert!(block_on(first.flush(&mut sent, &cx)).unwrap());
-            assert!(sent == [b"before ", &value[1000..], b" behind"].concat());
+            assert!(sent == [b"before ", &value[1000..90_000], b" behind"].concat());
             // What is not copied is read again, and must be the same.
             table.put(b"k", b"another").unwrap();
             let is_copied = others == 0;

@@ -1,9 +1,15 @@
 //! The password of a gateway.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::error::Error;
+
+/// The bits of a file's mode by which other users than its owner may do something.
+const OTHERS: u32 = 0o077;
 
 /// A password, of which nothing can be learned by how long a comparison takes.
 #[derive(Clone)]
@@ -13,7 +19,13 @@ impl Password {
     /// Reads the first line of a file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let wrong = |problem: String| Error::Password { path: path.to_owned(), problem };
-        let mut bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+        let mut file = File::open(path).map_err(|error| wrong(error.to_string()))?;
+        let found = file.metadata().map_err(|error| wrong(error.to_string()))?;
+        if found.permissions().mode() & OTHERS != 0 {
+            return Err(wrong("other users may use it: `chmod go= FILE`".to_owned()));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
         let end = bytes.iter().position(|byte| b"\r\n".contains(byte)).unwrap_or(bytes.len());
         bytes.truncate(end);
         match bytes.is_empty() {
@@ -39,6 +51,8 @@ impl fmt::Debug for Password {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+
     use super::*;
 
     #[test]
@@ -51,6 +65,14 @@ mod tests {
             assert!(!password.is(wrong.as_bytes()), "{wrong}");
         }
         assert_eq!(format!("{password:?}"), "Password");
+        for mode in [0o640, 0o604, 0o660] {
+            std::fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
+            let error = Password::read(file.path()).unwrap_err().to_string();
+            assert!(error.contains("chmod go="), "{error}");
+        }
+        std::fs::set_permissions(file.path(), Permissions::from_mode(0o400)).unwrap();
+        assert!(Password::read(file.path()).unwrap().is(b"swordfish"));
+        std::fs::set_permissions(file.path(), Permissions::from_mode(0o600)).unwrap();
         std::fs::write(&file, "\nx").unwrap();
         assert!(Password::read(file.path()).unwrap_err().to_string().contains("empty"));
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) enum Listener {
     /// Clients see the certificate, if there is one.
     Tcp(TcpListener, Option<Certificate>),
     /// The file is removed when the listener closes.
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener, SocketFile),
 }
 
 impl Listener {
@@ -39,7 +39,7 @@ impl Listener {
             Address::Tcp(address) => {
                 TcpListener::bind(address).map(|made| Self::Tcp(made, certificate.cloned()))
             }
-            Address::Unix(path) => listen_at(path).map(|made| Self::Unix(made, path.clone())),
+            Address::Unix(path) => listen_at(path).map(|(made, file)| Self::Unix(made, file)),
         };
         let listener = listener.map_err(listen)?;
         match &listener {
@@ -56,15 +56,14 @@ impl Listener {
             Self::Tcp(tcp, _) => {
                 Address::Tcp(tcp.local_addr().expect("a listener is bound to an address"))
             }
-            Self::Unix(_, path) => Address::Unix(path.clone()),
+            Self::Unix(_, file) => Address::Unix(file.path.clone()),
         }
     }
 
     /// Refuses clients from now on. Another gateway can listen at the address at once.
     pub fn close(&self) {
-        if let Self::Unix(_, path) = self {
-            // If it cannot be removed, the next gateway does it.
-            let _ = std::fs::remove_file(path);
+        if let Self::Unix(_, file) = self {
+            file.remove();
         }
         if let Err(error) = rustix::net::shutdown(self, rustix::net::Shutdown::Both) {
             tracing::debug!(%error, "a listener stays until its gateway has ended");
@@ -90,10 +89,10 @@ impl Listener {
                 };
                 Ok((stream, address.to_string()))
             }
-            Self::Unix(unix, path) => {
+            Self::Unix(unix, file) => {
                 let (stream, _) = unix.accept()?;
                 stream.set_nonblocking(true)?;
-                Ok((Stream::Unix(stream), format!("{}:0", path.display())))
+                Ok((Stream::Unix(stream), format!("{}:0", file.path.display())))
             }
         }
     }
@@ -101,7 +100,7 @@ impl Listener {
 
 /// Makes a socket for this user alone. A file that a gateway has left behind gives way, and
 /// nothing else does.
-fn listen_at(path: &Path) -> io::Result<UnixListener> {
+fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let found = path.symlink_metadata().ok();
     let is_socket = found.as_ref().is_some_and(|data| data.file_type().is_socket());
     if found.is_some() && !is_socket {
@@ -116,8 +115,29 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     // Before it has a name: the file gets this mode, so nobody else can connect at any moment.
     rustix::fs::fchmod(&made, Mode::RWXU)?;
     net::bind(&made, &SocketAddrUnix::new(path)?)?;
+    let made_file = path.symlink_metadata()?;
+    let file = SocketFile { path: path.to_owned(), number: (made_file.dev(), made_file.ino()) };
     net::listen(&made, BACKLOG)?;
-    Ok(made.into())
+    Ok((made.into(), file))
+}
+
+/// The file of a unix socket.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// The file system, and the file's number in it.
+    number: (u64, u64),
+}
+
+impl SocketFile {
+    /// Removes the file, unless another one has its name by now.
+    fn remove(&self) {
+        let found = self.path.symlink_metadata();
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.number) {
+            // If it cannot be removed, the next gateway does it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl AsFd for Listener {
@@ -208,7 +228,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());
-        let made = listen_at(&path).unwrap();
+        let (made, made_file) = listen_at(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         let _client = UnixStream::connect(&path).unwrap();
         made.accept().unwrap();
@@ -217,5 +237,8 @@ mod tests {
         std::fs::write(&file, "kept").unwrap();
         assert_eq!(listen_at(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+        std::fs::rename(&file, &path).unwrap();
+        made_file.remove();
+        assert_eq!(std::fs::read(&path).unwrap(), b"kept", "it is another one's by now");
     }
 }

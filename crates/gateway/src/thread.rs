@@ -24,7 +24,7 @@ use crate::clients::Client;
 use crate::connection::{Connection, Session, Waits};
 use crate::context::{Context, Shared};
 use crate::figures::add;
-use crate::limits::{DRAIN_TIME, RESERVATION_TIME};
+use crate::limits::{ACCEPT_PAUSE, DRAIN_TIME, RESERVATION_TIME};
 use crate::protocol::Protocol;
 use crate::store::Store;
 use crate::stream::Stream;
@@ -34,8 +34,6 @@ use crate::{memcached, resp};
 /// The events of what is no connection have numbers from this one on, downwards.
 const WAKES: u64 = u64::MAX;
 const LISTENERS: u64 = 1 << 32;
-/// How long a thread rests if the process can have no more descriptors.
-const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(10);
 /// That often it tells that no client can connect.
 const WARNINGS_APART: Duration = Duration::from_secs(10);
 /// Events that are taken at a time.
@@ -56,6 +54,8 @@ struct Thread<'a, 't> {
     holding: Vec<usize>,
     /// When the thread looked last whether that moment is over.
     looked: Instant,
+    /// When it accepts clients again, if there were no descriptors left.
+    accepts_at: Option<Instant>,
     /// When it told last that no client can connect.
     warned: Option<Instant>,
 }
@@ -78,14 +78,21 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mailbox = &shared.threads[number];
     epoll::add(&poll, mailbox.as_fd(), EventData::new_u64(WAKES), EventFlags::IN)?;
-    for (at, (listener, _)) in shared.listeners.iter().enumerate() {
-        let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
-        epoll::add(&poll, listener, EventData::new_u64(LISTENERS + at as u64), flags)?;
-    }
     let cx = Context::new(shared, Store::new(table), number);
-    let (places, free, ready) = (Vec::new(), Vec::new(), VecDeque::new());
-    let (holding, looked, drains_until, warned) = (Vec::new(), Instant::now(), None, None);
-    Thread { cx: &cx, poll, places, free, ready, drains_until, holding, looked, warned }.run()
+    let mut thread = Thread {
+        cx: &cx,
+        poll,
+        places: Vec::new(),
+        free: Vec::new(),
+        ready: VecDeque::new(),
+        drains_until: None,
+        holding: Vec::new(),
+        looked: Instant::now(),
+        accepts_at: None,
+        warned: None,
+    };
+    thread.listen()?;
+    thread.run()
 }
 
 impl<'a, 't> Thread<'a, 't> {
@@ -97,8 +104,12 @@ impl<'a, 't> Thread<'a, 't> {
             let held = (!self.holding.is_empty()).then_some(RESERVATION_TIME / 2);
             let drained = self.drains_until.map(|at| at.saturating_duration_since(Instant::now()));
             let now = (!self.ready.is_empty()).then_some(Duration::ZERO);
-            let wait = [held, drained, now].into_iter().flatten().min();
+            let accepts = self.accepts_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let wait = [held, drained, accepts, now].into_iter().flatten().min();
             self.look(&mut events, wait)?;
+            if self.accepts_at.is_some_and(|at| at <= Instant::now()) {
+                self.listen()?;
+            }
             let mut ended = Vec::new();
             let mut looked = quanta::Instant::now();
             block_on(poll_fn(|lanes| {
@@ -213,12 +224,32 @@ impl<'a, 't> Thread<'a, 't> {
         }
         if shared.is_stopping.load(Ordering::Acquire) && self.drains_until.is_none() {
             self.drains_until = Some(Instant::now() + DRAIN_TIME);
-            for (listener, _) in &shared.listeners {
-                epoll::delete(&self.poll, listener)?;
-            }
+            self.stop_accepting();
+            self.accepts_at = None;
             (0..self.places.len()).for_each(|number| self.is_ready(number));
         }
         Ok(())
+    }
+
+    fn listen(&mut self) -> io::Result<()> {
+        self.accepts_at = None;
+        for (at, (listener, _)) in self.cx.shared.listeners.iter().enumerate() {
+            let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+            epoll::add(&self.poll, listener, EventData::new_u64(LISTENERS + at as u64), flags)?;
+        }
+        Ok(())
+    }
+
+    /// Accepts nobody for a moment.
+    fn stop_accepting(&mut self) {
+        if self.accepts_at.is_some() {
+            return;
+        }
+        self.accepts_at = Some(Instant::now() + ACCEPT_PAUSE);
+        for (listener, _) in &self.cx.shared.listeners {
+            // Otherwise it is one that the poll set does not have.
+            let _ = epoll::delete(&self.poll, listener);
+        }
     }
 
     fn accept(&mut self, listener: usize) {
@@ -237,7 +268,7 @@ impl<'a, 't> Thread<'a, 't> {
                     tracing::warn!(%error, "no client can connect");
                 }
                 // It stays in the queue: a thread that looked again at once would do nothing else.
-                std::thread::sleep(NO_DESCRIPTORS_PAUSE);
+                self.stop_accepting();
                 return;
             }
         };

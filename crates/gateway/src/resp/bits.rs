@@ -3,6 +3,7 @@
 use super::options::{SYNTAX, is, number};
 use super::reply::Reply;
 use super::strings::range;
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::store::{Change, Item, Store};
 
@@ -10,6 +11,7 @@ use crate::store::{Change, Item, Store};
 const BITS_MAX: u64 = 8 * (512 << 20);
 
 pub(super) async fn execute(
+    cx: &Context<'_>,
     store: Store<'_>,
     command: &'static str,
     request: &[&[u8]],
@@ -29,6 +31,9 @@ pub(super) async fn execute(
                 b"1" => true,
                 _ => return Err("ERR bit is not an integer or out of range".into()),
             };
+            if byte as u64 >= cx.shared.value_bytes_max {
+                return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
+            }
             let set = |item: Option<&Item>| {
                 let mut data = item.map_or_else(Vec::new, |item| item.data().to_vec());
                 data.resize(data.len().max(byte + 1), 0);

@@ -47,13 +47,17 @@ pub(super) async fn execute(
             };
             reply.integer(store.update(key, persist).await?.0.into());
         }
-        "ttl" => answer(store, key, reply, |at| (millis_left(at) + 500) / 1000).await?,
+        "ttl" => answer(store, key, reply, |at| rounded_s(millis_left(at))).await?,
         "pttl" => answer(store, key, reply, millis_left).await?,
-        "expiretime" => answer(store, key, reply, |at| (since_epoch(at) + 500) / 1000).await?,
+        "expiretime" => answer(store, key, reply, |at| rounded_s(since_epoch(at))).await?,
         "pexpiretime" => answer(store, key, reply, since_epoch).await?,
         other => unreachable!("{other} is a command on expiry"),
     }
     Ok(())
+}
+
+fn rounded_s(millis: i64) -> i64 {
+    millis / 1000 + (millis % 1000 + 500) / 1000
 }
 
 fn since_epoch(at: SystemTime) -> i64 {

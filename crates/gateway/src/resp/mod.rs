@@ -28,7 +28,7 @@ use loch::lanes::run;
 use quanta::Instant;
 
 use self::reply::Reply;
-use self::request::{Parsed, parse};
+use self::request::{Begun, Parsed, parse};
 use self::table::{Command, Family};
 use self::transaction::Transaction;
 use crate::clients::Client;
@@ -52,8 +52,10 @@ pub(crate) struct Session {
     batch: Batch,
     /// As many other requests are executed side by side, by what they have answered so far.
     lanes: Batch,
-    /// The keys of the next request, an MGET, that are answered already.
-    answered: usize,
+    /// The next request, if it is a long one.
+    begun: Begun,
+    /// The keys of the next request, an MGET, that are answered already, if its answer has begun.
+    answered: Option<usize>,
 }
 
 /// What a command wants of the connection.
@@ -69,6 +71,8 @@ enum Run {
     Sets(usize),
     Lanes(usize),
     Mget,
+    /// A part of a value, which may be long.
+    Range,
     One,
 }
 
@@ -77,8 +81,9 @@ type Request<'a> = &'a [&'a [u8]];
 impl Session {
     pub fn new(needs_password: bool) -> Self {
         let (batch, lanes) = (Batch::default(), Batch::default());
-        let transaction = Transaction::default();
-        Self { resp: 2, is_known: !needs_password, transaction, batch, lanes, answered: 0 }
+        let (transaction, begun) = (Transaction::default(), Begun::default());
+        let is_known = !needs_password;
+        Self { resp: 2, is_known, transaction, batch, lanes, begun, answered: None }
     }
 
     /// Executes the requests at the front of some bytes.
@@ -96,9 +101,10 @@ impl Session {
             // The arguments of a request, and where it ends.
             let mut found: Vec<(Range<usize>, usize)> = Vec::new();
             let mut at = done.consumed;
+            let mut begun = std::mem::take(&mut self.begun);
             let ended = loop {
                 let before = arguments.len();
-                match parse(&bytes[at..], self.is_known, &mut arguments) {
+                match parse(&bytes[at..], self.is_known, &mut begun, &mut arguments) {
                     Parsed::Request { consumed } => at += consumed,
                     other => break Some(other),
                 }
@@ -140,6 +146,9 @@ impl Session {
                 Some(Parsed::Incomplete { needed }) => {
                     done.needed = needed;
                     done.long = self.begun_set(cx, &bytes[done.consumed..]);
+                    if done.long.is_none() {
+                        self.begun = begun;
+                    }
                 }
                 Some(Parsed::NoBulk(byte)) => {
                     let byte = char::from(byte);
@@ -230,6 +239,10 @@ impl Session {
                     true => called("mget", 1),
                     false => 0,
                 },
+                Run::Range => {
+                    self.get_range(cx, client, rest[0], output).await;
+                    1
+                }
                 Run::One => {
                     let start = output.bytes.len();
                     if self.execute(cx, client, rest[0], &mut output.bytes).await == Next::Ends {
@@ -255,6 +268,9 @@ impl Session {
         }
         if requests[0].len() > 1 && requests[0][0].eq_ignore_ascii_case(b"mget") {
             return Run::Mget;
+        }
+        if ["getrange", "substr"].iter().any(|name| is_plain(requests[0], name.as_bytes(), 4)) {
+            return Run::Range;
         }
         let sets = of_different_keys(requests.iter().map(|request| plain_set(cx, request)));
         if sets > 1 {
@@ -302,13 +318,14 @@ impl Session {
         keys: &[&[u8]],
         output: &mut Output<'t>,
     ) -> bool {
-        if self.answered == 0 {
+        let mut answered = self.answered.unwrap_or_else(|| {
             self.reply(&mut output.bytes).array(keys.len());
-        }
-        while self.answered < keys.len() && output.is_open() {
-            let rest = &keys[self.answered..];
+            0
+        });
+        while answered < keys.len() && output.is_open() {
+            let rest = &keys[answered..];
             let format = strings::Values { resp: self.resp };
-            self.answered += match gets::answer(cx, rest, &mut self.batch, &format, output).await {
+            answered += match gets::answer(cx, rest, &mut self.batch, &format, output).await {
                 Ok(answered) => answered,
                 Err(failure) => {
                     let failed = if failure.is_of_all() { rest.len() } else { 1 };
@@ -319,11 +336,33 @@ impl Session {
                 }
             };
         }
-        let is_whole = self.answered == keys.len();
-        if is_whole {
-            self.answered = 0;
-        }
+        let is_whole = answered == keys.len();
+        self.answered = (!is_whole).then_some(answered);
         is_whole
+    }
+
+    /// Answers a GETRANGE, whose part of the value goes out from where it is if it is long.
+    async fn get_range<'t>(
+        &mut self,
+        cx: &Context<'t>,
+        client: &Client,
+        request: Request<'_>,
+        output: &mut Output<'t>,
+    ) {
+        let bounds = options::number(request[2]).ok().zip(options::number(request[3]).ok());
+        if let Some((first, last)) = bounds {
+            let began = Instant::now();
+            let part =
+                |len| strings::range(len, first, last).filter(|part| part.len() >= LONG_BYTES);
+            let resp = self.resp;
+            let head = |len, bytes: &mut Vec<u8>| Reply { bytes, resp }.bulk_head(len);
+            if gets::answer_part(cx, request[1], part, head, output).await {
+                cx.figures().called("getrange", 1, began.elapsed().as_nanos() as u64);
+                client.said().command = "getrange";
+                return;
+            }
+        }
+        self.execute(cx, client, request, &mut output.bytes).await;
     }
 
     async fn set_all(&mut self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
@@ -434,7 +473,7 @@ impl Session {
 #[allow(clippy::type_complexity, reason = "it is for the fuzz targets alone")]
 pub(crate) fn parsed(bytes: &[u8]) -> Result<Result<(Vec<Vec<u8>>, usize), usize>, String> {
     let mut found = Vec::new();
-    match parse(bytes, true, &mut found) {
+    match parse(bytes, true, &mut Begun::default(), &mut found) {
         Parsed::Request { consumed } => {
             Ok(Ok((found.into_iter().map(<[u8]>::to_vec).collect(), consumed)))
         }
@@ -497,7 +536,7 @@ async fn execute_data(
     let began = Instant::now();
     let start = reply.bytes.len();
     let done = match command.family {
-        Family::Bits => bits::execute(store, command.name, request, reply).await,
+        Family::Bits => bits::execute(cx, store, command.name, request, reply).await,
         Family::Expiry => expiry::execute(store, command.name, request, reply).await,
         Family::Keys => keys::execute(cx, store, command.name, request, reply).await,
         Family::Numbers => numbers::execute(store, command.name, request, reply).await,

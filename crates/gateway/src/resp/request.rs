@@ -1,5 +1,7 @@
 //! Requests: arrays of strings, or one line of words.
 
+use std::ops::Range;
+
 use crate::limits::{
     ARGUMENT_BYTES_MAX, ARGUMENTS_MAX, LINE_BYTES_MAX, STRANGER_ARGUMENTS_MAX, STRANGER_BYTES_MAX,
 };
@@ -17,6 +19,20 @@ pub(crate) enum Parsed {
     Wrong(&'static str),
     /// An argument that should begin with a dollar sign begins with this.
     NoBulk(u8),
+}
+
+/// Of a request that is shorter, all is parsed again when more has come.
+const BEGUN_BYTES: usize = 64 << 10;
+
+/// A long request of many arguments, of which some have come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Begun {
+    /// Where the arguments are that have come.
+    arguments: Vec<Range<usize>>,
+    /// Where the next one begins.
+    at: usize,
+    /// How many there are still; 0: no request has begun.
+    left: usize,
 }
 
 /// A line without its end, and the bytes up to the next one.
@@ -37,12 +53,18 @@ fn line(bytes: &[u8]) -> Line<'_> {
     }
 }
 
-/// Parses the request at the front. `known` says whether the client has given the password.
-pub(crate) fn parse<'a>(bytes: &'a [u8], known: bool, arguments: &mut Vec<&'a [u8]>) -> Parsed {
+/// Parses the request at the front. `known` says whether the client has given the password, and
+/// `begun` goes from one call to the next one for the same request.
+pub(crate) fn parse<'a>(
+    bytes: &'a [u8],
+    known: bool,
+    begun: &mut Begun,
+    arguments: &mut Vec<&'a [u8]>,
+) -> Parsed {
     let before = arguments.len();
     let parsed = match bytes.first() {
         None => Parsed::Incomplete { needed: 1 },
-        Some(b'*') => parse_array(bytes, known, arguments),
+        Some(b'*') => parse_array(bytes, known, begun, arguments),
         Some(_) => parse_inline(bytes),
     };
     if !matches!(parsed, Parsed::Request { .. }) {
@@ -61,48 +83,97 @@ pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     is_plain.then_some(number)
 }
 
-fn parse_array<'a>(bytes: &'a [u8], known: bool, arguments: &mut Vec<&'a [u8]>) -> Parsed {
-    let (count, mut at) = match line(bytes) {
-        Line::Cut => return Parsed::Incomplete { needed: bytes.len() + 1 },
-        Line::TooLong => return Parsed::Wrong("too big mbulk count string"),
+fn parse_array<'a>(
+    bytes: &'a [u8],
+    known: bool,
+    begun: &mut Begun,
+    arguments: &mut Vec<&'a [u8]>,
+) -> Parsed {
+    let before = arguments.len();
+    let (count, at) = match std::mem::take(begun) {
+        Begun { left: 0, .. } => match array_head(bytes, known) {
+            Ok(head) => head,
+            Err(parsed) => return parsed,
+        },
+        Begun { arguments: there, at, left } => {
+            arguments.extend(there.into_iter().map(|place| &bytes[place]));
+            (left, at)
+        }
+    };
+    let mut at = at;
+    for left in (0..count).rev() {
+        match parse_argument(bytes, at, left, known) {
+            Ok((argument, next)) => {
+                arguments.push(&bytes[argument]);
+                at = next;
+            }
+            Err(parsed) => {
+                if at >= BEGUN_BYTES && matches!(parsed, Parsed::Incomplete { .. }) {
+                    let start = bytes.as_ptr().addr();
+                    let place = |argument: &&[u8]| {
+                        let from = argument.as_ptr().addr() - start;
+                        from..from + argument.len()
+                    };
+                    let arguments = arguments[before..].iter().map(place).collect();
+                    *begun = Begun { arguments, at, left: left + 1 };
+                }
+                return parsed;
+            }
+        }
+    }
+    Parsed::Request { consumed: at }
+}
+
+/// How many arguments a request has, and where the first one begins.
+fn array_head(bytes: &[u8], known: bool) -> Result<(usize, usize), Parsed> {
+    let (count, at) = match line(bytes) {
+        Line::Cut => return Err(Parsed::Incomplete { needed: bytes.len() + 1 }),
+        Line::TooLong => return Err(Parsed::Wrong("too big mbulk count string")),
         Line::Whole(text, end) => (integer(&text[1..]), end),
     };
     let count = match count {
         Some(count) if count <= ARGUMENTS_MAX as i64 => count.max(0) as usize,
-        _ => return Parsed::Wrong("invalid multibulk length"),
+        _ => return Err(Parsed::Wrong("invalid multibulk length")),
     };
-    if !known && count > STRANGER_ARGUMENTS_MAX {
-        return Parsed::Wrong("unauthenticated multibulk length");
+    match !known && count > STRANGER_ARGUMENTS_MAX {
+        true => Err(Parsed::Wrong("unauthenticated multibulk length")),
+        false => Ok((count, at)),
     }
-    // The rest of an argument, and the least that every other one takes.
-    let needed = |at: usize, left: usize| at + left * b"$0\r\n\r\n".len();
-    for left in (0..count).rev() {
-        let Some(first) = bytes.get(at) else {
-            return Parsed::Incomplete { needed: needed(at, left + 1) };
-        };
-        if *first != b'$' {
-            return Parsed::NoBulk(*first);
-        }
-        let (len, start) = match line(&bytes[at..]) {
-            Line::Cut => return Parsed::Incomplete { needed: needed(bytes.len() + 1, left) },
-            Line::TooLong => return Parsed::Wrong("too big bulk count string"),
-            Line::Whole(text, end) => (integer(&text[1..]), at + end),
-        };
-        let len = match len {
-            Some(len @ 0..) if len <= ARGUMENT_BYTES_MAX as i64 => len as usize,
-            _ => return Parsed::Wrong("invalid bulk length"),
-        };
-        if !known && len > STRANGER_BYTES_MAX {
-            return Parsed::Wrong("unauthenticated bulk length");
-        }
-        if bytes.len() < start + len + 2 {
-            return Parsed::Incomplete { needed: needed(start + len + 2, left) };
-        }
-        arguments.push(&bytes[start..start + len]);
-        // Redis does not look at the two bytes behind an argument either.
-        at = start + len + 2;
+}
+
+/// Where the argument is that begins here, and where the next one does. `left` others follow.
+fn parse_argument(
+    bytes: &[u8],
+    at: usize,
+    left: usize,
+    known: bool,
+) -> Result<(Range<usize>, usize), Parsed> {
+    // The rest of this argument, and the least that every other one takes.
+    let needs = |at: usize, left: usize| {
+        let needed = at + left * b"$0\r\n\r\n".len();
+        Err(Parsed::Incomplete { needed })
+    };
+    let Some(first) = bytes.get(at) else { return needs(at, left + 1) };
+    if *first != b'$' {
+        return Err(Parsed::NoBulk(*first));
     }
-    Parsed::Request { consumed: at }
+    let (len, start) = match line(&bytes[at..]) {
+        Line::Cut => return needs(bytes.len() + 1, left),
+        Line::TooLong => return Err(Parsed::Wrong("too big bulk count string")),
+        Line::Whole(text, end) => (integer(&text[1..]), at + end),
+    };
+    let len = match len {
+        Some(len @ 0..) if len <= ARGUMENT_BYTES_MAX as i64 => len as usize,
+        _ => return Err(Parsed::Wrong("invalid bulk length")),
+    };
+    if !known && len > STRANGER_BYTES_MAX {
+        return Err(Parsed::Wrong("unauthenticated bulk length"));
+    }
+    if bytes.len() < start + len + 2 {
+        return needs(start + len + 2, left);
+    }
+    // Redis does not look at the two bytes behind an argument either.
+    Ok((start..start + len, start + len + 2))
 }
 
 /// Where the key and the value of a SET without options begin and end, if its value has not come
@@ -225,7 +296,7 @@ mod tests {
 
     fn parsed(bytes: &[u8]) -> (Parsed, Vec<&[u8]>) {
         let mut arguments = Vec::new();
-        let parsed = parse(bytes, true, &mut arguments);
+        let parsed = parse(bytes, true, &mut Begun::default(), &mut arguments);
         (parsed, arguments)
     }
 
@@ -237,6 +308,31 @@ mod tests {
             bytes.extend(b"\r\n");
         }
         bytes
+    }
+
+    #[test]
+    fn a_long_request_that_comes_in_parts_is_the_same_and_no_part_is_parsed_twice() {
+        let arguments: Vec<Vec<u8>> = (0..5000).map(|at: usize| vec![at as u8; at % 90]).collect();
+        let bytes = [encoded(&arguments), b"PING\r\n".to_vec()].concat();
+        let (mut begun, mut at_before, mut resumed) = (Begun::default(), 0, 0);
+        for end in (0..=bytes.len()).step_by(1777).chain([bytes.len()]) {
+            let mut found = Vec::new();
+            match parse(&bytes[..end], true, &mut begun, &mut found) {
+                Parsed::Request { consumed } => {
+                    assert_eq!((found.len(), consumed), (arguments.len(), bytes.len() - 6));
+                    assert!(found.iter().zip(&arguments).all(|(found, right)| found == right));
+                    assert_eq!(begun, Begun::default());
+                    break;
+                }
+                Parsed::Incomplete { needed } => {
+                    assert!(needed > end && needed < bytes.len() && found.is_empty());
+                    resumed += usize::from(begun.at > at_before);
+                    at_before = begun.at;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(resumed > 50, "{resumed}");
     }
 
     proptest! {
@@ -284,7 +380,7 @@ mod tests {
         fn no_bytes_make_the_parser_panic(bytes: Vec<u8>, known: bool) {
             for prefix in [&b""[..], b"*2\r\n$", b"*1\r\n$5\r\n", b"\""] {
                 let bytes = [prefix, &bytes].concat();
-                let consumed = match parse(&bytes, known, &mut Vec::new()) {
+                let consumed = match parse(&bytes, known, &mut Begun::default(), &mut Vec::new()) {
                     Parsed::Request { consumed } | Parsed::Inline { consumed, .. } => consumed,
                     Parsed::Incomplete { needed } => {
                         prop_assert!(needed > bytes.len());
@@ -315,7 +411,8 @@ mod tests {
         assert_eq!(too_long(b"*"), Parsed::Wrong("too big mbulk count string"));
         assert_eq!(too_long(b"*1\r\n$"), Parsed::Wrong("too big bulk count string"));
         assert_eq!(too_long(b"x"), Parsed::Wrong("too big inline request"));
-        let stranger = |bytes: &'static [u8]| parse(bytes, false, &mut Vec::new());
+        let stranger =
+            |bytes: &'static [u8]| parse(bytes, false, &mut Begun::default(), &mut Vec::new());
         assert_eq!(stranger(b"*11\r\n"), Parsed::Wrong("unauthenticated multibulk length"));
         assert_eq!(stranger(b"*1\r\n$16385\r\n"), Parsed::Wrong("unauthenticated bulk length"));
     }

@@ -1,5 +1,6 @@
 //! Strings.
 
+use std::collections::HashSet;
 use std::time::SystemTime;
 
 use super::options::{SYNTAX, Unit, is, number};
@@ -246,7 +247,11 @@ async fn mset(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Res
     let pairs = pairs(request)?;
     let is_plain = pairs.iter().all(|(_, value)| item::header(Traits::default(), value).is_none());
     if is_plain && !store.is_draft() {
-        store.table().asynch().put_many(&pairs).await?;
+        // Of pairs with the same key the last one counts, and a batch has no order.
+        let mut seen = HashSet::new();
+        let last = pairs.iter().rev().filter(|(key, _)| seen.insert(*key)).copied();
+        let last: Vec<Pair<'_>> = last.collect();
+        store.table().asynch().put_many(&last).await?;
     } else {
         for (key, value) in pairs {
             store.put(key, value, Traits::default(), Expires::Never).await?;

@@ -18,11 +18,14 @@ use super::{Reply, Session, execute_data, execute_other, tell};
 use crate::clients::Client;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::limits::{QUEUED_BYTES_MAX, QUEUED_MAX, UPDATE_TIME};
+use crate::limits::{EXEC_BYTES_MAX, QUEUED_BYTES_MAX, QUEUED_MAX, UPDATE_TIME};
 use crate::store::Store;
 
 const SEVERAL_KEYS: &str = "ERR EXEC after WATCH is atomic on one key only in this gateway: watch the key that all commands \
      of the transaction change, and no other one";
+
+const TOO_LONG: &str = "ERR the answers of the transaction are too long: this command was not \
+                        executed";
 
 /// A command that waits for EXEC, and its arguments.
 type Queued = (&'static Command, Vec<Vec<u8>>);
@@ -144,8 +147,11 @@ impl Session {
             }
             let start = reply.bytes.len();
             execute_queue((cx, client), cx.store.on(&draft), &queue, &mut reply).await;
-            if !cx.store.commit(draft.into_inner()).await? {
+            let done = cx.store.commit(draft.into_inner()).await;
+            if !matches!(done, Ok(true)) {
                 reply.bytes.truncate(start);
+            }
+            if !done? {
                 reply.null_array();
             }
             return Ok(());
@@ -185,8 +191,13 @@ async fn execute_queue(
     queue: &[Queued],
     reply: &mut Reply<'_>,
 ) {
+    let start = reply.bytes.len();
     reply.array(queue.len());
     for (command, request) in queue {
+        if reply.bytes.len() - start > EXEC_BYTES_MAX {
+            tell(cx, Err(TOO_LONG.into()), reply);
+            continue;
+        }
         let request: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
         match command.family {
             family if family.is_of_data() => {
