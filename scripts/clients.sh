@@ -51,7 +51,7 @@ start() { # NAME ARGUMENT…
 }
 address() { sed -n "s/.*$2 at \([0-9.:]*\).*/\1/p" "$state/$1"; }
 
-echo swordfish >"$state/password"
+(umask 077 && echo swordfish >"$state/password")
 start node serve --socket "$state/node.sock" --region "$state/region" --memory 256MiB
 start gateway gateway --socket "$state/node.sock" --resp 127.0.0.1:0 --memcached 127.0.0.1:0 \
   --password "$state/password" --threads 2

@@ -6,6 +6,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -143,6 +144,43 @@ fn ten_thousand_clients_are_served_and_one_more_is_told_that_it_is_too_many() {
         drop(wires);
         all_have_gone();
     }
+}
+
+/// Too few descriptors for all: those who come too late are told so, at all ports, and the others
+/// are served.
+#[test]
+fn a_gateway_with_few_descriptors_takes_few_clients_and_goes_on() {
+    let _alone = alone();
+    raise_descriptors();
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", &["--memory", "32MiB"]);
+    let mut shell = Command::new("sh");
+    let limited = "ulimit -n 400 && exec \"$0\" \"$@\" --http 127.0.0.1:0";
+    shell.args(["-c", limited, LOCH]);
+    let gateway = Gateway::start_by(shell, dir.path(), &node, "g");
+    // Nobody has given a password there, and nobody takes the others' descriptors.
+    let at = gateway.ready.find("http://").expect("it serves metrics") + "http://".len();
+    let http = gateway.ready[at..].split('/').next().expect("an address");
+    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(http).expect("it listens")).collect();
+    let mut wires: Vec<Wire> = (0..400).map(|_| Wire::to(&gateway.resp)).collect();
+    let mut served = 0;
+    for wire in &mut wires {
+        // The connection of a client beyond the bound may have ended before it asks.
+        match wire.try_send(b"PING\r\n").and_then(|()| wire.try_line()) {
+            Ok(line) if line == "+PONG" => served += 1,
+            Ok(line) => assert_eq!(line, "-ERR max number of clients reached"),
+            Err(_) => (),
+        }
+    }
+    wires[0].send(b"CONFIG GET maxclients\r\n");
+    let lines = [(); 5].map(|()| wires[0].line());
+    assert_eq!(lines[4], served.to_string());
+    assert!((100..400).contains(&served), "{served}");
+    drop((silent, wires));
+    wait_for("a client to be served again", || {
+        let mut wire = Wire::to(&gateway.resp);
+        wire.try_send(b"PING\r\n").and_then(|()| wire.try_line()).ok().filter(|it| it == "+PONG")
+    });
 }
 
 /// Both threads have begun once they have served clients, which come to the threads in turn.

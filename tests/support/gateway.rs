@@ -22,6 +22,8 @@ pub struct Gateway {
     pub memcached: PathBuf,
     /// Where clients of Redis connect over TCP.
     pub tcp: SocketAddr,
+    /// The line that it says when it is ready.
+    pub ready: String,
 }
 
 impl Gateway {
@@ -45,7 +47,7 @@ impl Gateway {
         assert!(line.contains("is ready"), "{line:?}");
         let tcp = line.split_whitespace().find_map(|word| word.trim_end_matches(',').parse().ok());
         let tcp = tcp.expect("it says which port it has");
-        Self { process, resp, memcached, tcp }
+        Self { process, resp, memcached, tcp, ready: line }
     }
 
     /// The descriptors that it has open.

@@ -3,6 +3,8 @@
 
 mod support;
 
+use loch::{Cluster, EmbeddedConfig};
+use loch_gateway::{Gateway, GatewayConfig};
 use support::{Reference, differ};
 
 /// A request a line, in words as `redis-cli` takes them.
@@ -146,6 +148,170 @@ fn a_scan_brings_every_key_and_ends() {
     }
     client.send(b"SCAN 18446744073709551615\r\n");
     assert!(support::text(&client.resp_answer()).starts_with("-ERR invalid cursor"));
+}
+
+/// Answers of all lengths before a list end near the bound of what is written at a time.
+#[test]
+fn the_answer_to_mget_has_one_head_wherever_the_answers_before_it_end() {
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    client.send(b"SET a 1\r\n");
+    client.resp_answer();
+    for len in (64 << 10) - 40..(64 << 10) + 10 {
+        let text = "x".repeat(len);
+        client.send(
+            format!("*2\r\n$4\r\nECHO\r\n${len}\r\n{text}\r\nMGET a b\r\nPING\r\n").as_bytes(),
+        );
+        assert_eq!(client.resp_answer().len(), len + 10);
+        assert_eq!(support::text(&client.resp_answer()), "*2\r\n$1\r\n1\r\n$-1\r\n");
+        assert_eq!(client.resp_answer(), b"+PONG\r\n", "{len}");
+    }
+}
+
+/// With any engine: a batch has no order.
+#[test]
+fn of_values_that_mset_has_for_one_key_the_last_one_stays() {
+    for engine in ["nessie", "nessie-server", "nessie-hybrid", "herd", "pilaf", "kv-direct"] {
+        let gateway = support::gateway_to(engine, GatewayConfig::default());
+        let mut client = gateway.resp();
+        for number in 0..50 {
+            client.send(
+                format!("MSET k {number} k 1{number} other x k 2{number}\r\nGET k\r\n").as_bytes(),
+            );
+            assert_eq!(client.resp_answer(), b"+OK\r\n");
+            let right = format!("2{number}");
+            let answer = support::text(&client.resp_answer());
+            assert_eq!(answer, format!("${}\r\n{right}\r\n", right.len()), "{engine}");
+        }
+    }
+}
+
+#[test]
+fn an_exec_whose_commit_fails_has_one_answer() {
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    // What is appended is longer than a value can be.
+    let long = vec![b'x'; 15_000_000];
+    client.send(&[b"*3\r\n$3\r\nSET\r\n$1\r\nw\r\n$15000000\r\n", &long[..], b"\r\n"].concat());
+    assert_eq!(client.resp_answer(), b"+OK\r\n");
+    for watch in ["WATCH w", "PING"] {
+        client.send(format!("{watch}\r\nMULTI\r\nAPPEND w {}\r\n", "y".repeat(60_000)).as_bytes());
+        for _ in 0..100 {
+            client.send(format!("APPEND w {}\r\n", "y".repeat(60_000)).as_bytes());
+        }
+        client.send(b"EXEC\r\nPING\r\n");
+        for answer in ["+OK", "+OK"].iter().chain(&["+QUEUED"; 101]) {
+            let said = support::text(&client.resp_answer());
+            assert!(said.starts_with(answer) || said == "+PONG\r\n", "{said}");
+        }
+        let said = support::text(&client.resp_answer());
+        assert!(said.starts_with("-ERR string exceeds"), "{said}");
+        assert_eq!(client.resp_answer(), b"+PONG\r\n");
+    }
+    client.send(b"STRLEN w\r\n");
+    assert_eq!(client.resp_answer(), b":15000000\r\n");
+}
+
+#[test]
+fn an_exec_after_a_change_of_what_is_watched_does_nothing() {
+    let gateway = support::gateway();
+    let (mut client, mut other) = (gateway.resp(), gateway.resp());
+    for (transaction, answer) in [
+        ("SET k new", "*-1\r\n"),
+        ("SET k new\r\nSET second new", "*-1\r\n"),
+        ("SET second new", "*-1\r\n"),
+    ] {
+        client.send(b"SET k old\r\nDEL second\r\nWATCH k\r\n");
+        (0..3).for_each(|_| _ = client.resp_answer());
+        other.send(b"SET k changed\r\n");
+        other.resp_answer();
+        client.send(
+            format!("MULTI\r\n{transaction}\r\nEXEC\r\nGET k\r\nEXISTS second\r\n").as_bytes(),
+        );
+        while client.line() != answer.as_bytes() {}
+        assert_eq!(support::text(&client.resp_answer()), "$7\r\nchanged\r\n");
+        assert_eq!(client.resp_answer(), b":0\r\n");
+    }
+    // Nothing has changed, but several keys cannot be changed in one step.
+    client.send(b"WATCH k\r\nMULTI\r\nSET k 1\r\nSET second 2\r\nEXEC\r\n");
+    (0..4).for_each(|_| _ = client.resp_answer());
+    let said = support::text(&client.resp_answer());
+    assert!(said.starts_with("-ERR EXEC after WATCH is atomic on one key only"), "{said}");
+}
+
+#[test]
+fn a_transaction_has_bounds() {
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    let long = vec![b'x'; 15_000_000];
+    client.send(&[b"*3\r\n$3\r\nSET\r\n$1\r\nw\r\n$15000000\r\n", &long[..], b"\r\n"].concat());
+    client.resp_answer();
+    client.send(
+        b"MULTI\r\nGET w\r\nGET w\r\nGET w\r\nGET w\r\nGET w\r\nGET w\r\nSET k v\r\nEXEC\r\nGET k\r\n",
+    );
+    (0..8).for_each(|_| _ = client.resp_answer());
+    assert_eq!(client.line(), b"*7\r\n");
+    for _ in 0..5 {
+        assert_eq!(client.resp_answer().len(), 15_000_000 + 13);
+    }
+    for _ in 0..2 {
+        let said = support::text(&client.resp_answer());
+        assert!(said.starts_with("-ERR the answers of the transaction are too long"), "{said}");
+    }
+    assert_eq!(client.resp_answer(), b"$-1\r\n");
+    let queued = "PING\r\n".repeat(100_001);
+    client.send(format!("MULTI\r\n{queued}EXEC\r\n").as_bytes());
+    assert_eq!(client.resp_answer(), b"+OK\r\n");
+    (0..100_000).for_each(|_| assert_eq!(client.resp_answer(), b"+QUEUED\r\n"));
+    let said = support::text(&client.resp_answer());
+    assert!(said.starts_with("-ERR the transaction has too many commands"), "{said}");
+    assert!(support::text(&client.resp_answer()).starts_with("-EXECABORT"));
+}
+
+#[test]
+fn a_client_that_is_killed_has_no_connection() {
+    let gateway = support::gateway();
+    let (mut client, mut victim) = (gateway.resp(), gateway.resp());
+    victim.send(b"CLIENT ID\r\n");
+    let id = support::text(&victim.resp_answer());
+    client.send(format!("CLIENT KILL ID {}", &id[1..]).as_bytes());
+    assert_eq!(client.resp_answer(), b":1\r\n");
+    assert_eq!(support::text(&victim.rest()), "");
+}
+
+#[test]
+fn other_hosts_reach_no_gateway_without_a_password() {
+    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+    for (resp, memcached) in [("0.0.0.0:0", "127.0.0.1:0"), ("127.0.0.1:0", "[::]:0")] {
+        let at = |address: &str| vec![address.parse().unwrap()];
+        let config =
+            GatewayConfig { resp: at(resp), memcached: at(memcached), ..GatewayConfig::default() };
+        let error = Gateway::start(cluster.with_home(0).unwrap(), config).err().unwrap();
+        assert!(error.to_string().contains("give a password"), "{error}");
+    }
+}
+
+#[test]
+fn an_address_cannot_be_given_twice() {
+    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+    let socket = || vec!["unix:/nowhere/socket".parse().unwrap()];
+    let config = GatewayConfig { resp: socket(), memcached: socket(), ..GatewayConfig::default() };
+    let error = Gateway::start(cluster, config).err().unwrap();
+    assert!(error.to_string().contains("unix:/nowhere/socket is given twice"), "{error}");
+}
+
+/// Passwords are no business of the log's.
+#[test]
+fn commands_about_the_connection_are_not_kept() {
+    let config =
+        GatewayConfig { slower_than: Some(std::time::Duration::ZERO), ..GatewayConfig::default() };
+    let gateway = support::gateway_with(config);
+    let mut client = gateway.resp();
+    client.send(b"AUTH secret\r\nHELLO 2 AUTH default secret\r\nAUTH default secret\r\n");
+    (0..3).for_each(|_| _ = client.resp_answer());
+    client.send(b"SLOWLOG GET 10\r\n");
+    let said = support::text(&client.resp_answer());
+    assert!(!said.contains("secret") && !said.contains("AUTH"), "{said}");
 }
 
 #[test]

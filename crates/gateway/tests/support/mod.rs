@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use loch::{Cluster, EmbeddedConfig};
+use loch::{Cluster, EmbeddedConfig, TableConfig};
 use loch_gateway::{Address, Gateway, GatewayConfig};
 use tempfile::TempDir;
 
@@ -26,8 +26,15 @@ pub fn gateway() -> Ours {
 }
 
 pub fn gateway_with(config: GatewayConfig) -> Ours {
+    gateway_to("nessie", config)
+}
+
+/// A gateway to a table of an engine.
+pub fn gateway_to(engine: &str, config: GatewayConfig) -> Ours {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+    let table = TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() };
+    let nodes = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+    let cluster = Cluster::embedded(nodes).unwrap();
     let at = |name: &str| vec![Address::Unix(folder.path().join(name))];
     let config = GatewayConfig { resp: at("resp"), memcached: at("memcached"), ..config };
     let gateway = Some(Gateway::start(cluster.with_home(0).unwrap(), config).unwrap());
