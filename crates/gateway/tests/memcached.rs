@@ -150,6 +150,124 @@ fn a_value_that_is_too_long_is_passed_over_and_the_connection_goes_on() {
 }
 
 #[test]
+fn a_value_that_is_too_long_with_its_flags_takes_the_old_one_with_it() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    let settings = support::text(&client.memcached_answer(b"stats settings\r\n"));
+    let most = settings.split("item_size_max ").nth(1).and_then(|rest| rest.lines().next());
+    let most: usize = most.unwrap().parse().unwrap();
+    for (line, len) in [
+        (format!("set k 1 0 {most}"), most),
+        (format!("ms k {most} F1"), most),
+        (format!("ms k {} q", most + 1), most + 1),
+        (format!("ms aw== {} MA b", most + 1), most + 1),
+    ] {
+        client.memcached_answer(b"set k 0 0 3\r\nold\r\n");
+        client.send(format!("{line}\r\n").as_bytes());
+        client.send(&vec![b'x'; len]);
+        let answer = support::text(&client.memcached_answer(b"\r\nget k\r\n"));
+        assert_eq!(answer, "SERVER_ERROR object too large for cache\r\nEND\r\n", "{line}");
+    }
+    client.memcached_answer(b"set k 0 0 3\r\nold\r\n");
+    client.send(format!("replace k 1 0 {most}\r\n").as_bytes());
+    client.send(&vec![b'x'; most]);
+    let answer = support::text(&client.memcached_answer(b"\r\nget k\r\n"));
+    assert!(answer.ends_with("cache\r\nVALUE k 0 3\r\nold\r\nEND\r\n"), "{answer}");
+}
+
+/// The answers of a `gat` of many long values wait for the client to take those before them.
+#[test]
+fn a_gat_of_many_long_values_goes_on_as_the_client_takes_them() {
+    const KEYS: usize = 2000;
+    let gateway = support::gateway();
+    let (mut client, mut other) = (gateway.memcached(), gateway.memcached());
+    let value = "v".repeat(100_000);
+    other.memcached_answer(format!("set L 7 0 {}\r\n{value}\r\n", value.len()).as_bytes());
+    other.memcached_answer(b"set s 0 0 1\r\na\r\n");
+    client.send(format!("gat 0{}\r\nmn\r\n", " L s none".repeat(KEYS / 2)).as_bytes());
+    let head = format!("VALUE L 7 {}\r\n", value.len());
+    let both = format!("{head}{value}\r\nVALUE s 0 1\r\na\r\n");
+    assert!(support::text(&client.exactly(both.len())) == both);
+    let stats = support::text(&other.memcached_answer(b"stats\r\n"));
+    let touches = stats.split("cmd_touch ").nth(1).and_then(|rest| rest.lines().next());
+    let touches: usize = touches.unwrap().parse().unwrap();
+    assert!(touches < KEYS, "{touches} values are answered, of which the client has taken 2");
+    for _ in 1..KEYS / 2 {
+        assert!(support::text(&client.exactly(both.len())) == both);
+    }
+    assert_eq!(support::text(&client.exactly(9)), "END\r\nMN\r\n");
+}
+
+#[test]
+fn a_long_value_is_answered_with_its_time() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    let value = "v".repeat(100_000);
+    client.memcached_answer(format!("ms L {} F3 T100\r\n{value}\r\n", value.len()).as_bytes());
+    for (request, head) in [
+        ("mg L v t f", "VA 100000 t100 f3"),
+        ("mg TA== b t v k", "VA 100000 t100 kTA== b"),
+        ("mg L h l s v", "VA 100000 h0 l0 s100000"),
+    ] {
+        let answer = client.memcached_answer(format!("{request}\r\n").repeat(9).as_bytes());
+        let whole = format!("{head}\r\n{value}\r\n").repeat(9);
+        assert!(support::text(&answer) == whole, "{request}");
+    }
+    // A client that was told to renew it is not told again.
+    client.memcached_answer(b"md L I T50\r\n");
+    for head in ["VA 100000 t50 X W", "VA 100000 t50 Z X"] {
+        let answer = support::text(&client.memcached_answer(b"mg L t v\r\n"));
+        assert!(answer == format!("{head}\r\n{value}\r\n"), "{head}");
+    }
+}
+
+#[test]
+fn a_full_table_lets_md_delete() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    let mut ask = |request: &str| support::text(&client.memcached_answer(request.as_bytes()));
+    assert_eq!(ask("ms a 1\r\na\r\nms b 1\r\nb\r\nms c 1\r\nc\r\n"), "HD\r\nHD\r\nHD\r\n");
+    for len in [1 << 20, 1 << 10, 1] {
+        let value = "v".repeat(len);
+        let put = |key: usize| format!("ms {len}-{key} {len}\r\n{value}\r\n");
+        let is_full = (0..100_000).any(|key| ask(&put(key)) != "HD\r\n");
+        assert!(is_full, "values of {len} bytes");
+    }
+    assert_eq!(ask("md a\r\nmd Yg== b q\r\nmd c O1 k\r\n"), "HD\r\nHD O1 kc\r\n");
+    assert_eq!(ask("get a b c\r\n"), "END\r\n");
+}
+
+#[test]
+fn a_stranger_sends_little_and_one_request_after_the_other() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "pass word\n").unwrap();
+    let config = loch_gateway::GatewayConfig {
+        password: Some(file.path().to_owned()),
+        ..loch_gateway::GatewayConfig::default()
+    };
+    let gateway = support::gateway_with(config);
+    let refused = "CLIENT_ERROR unauthenticated\r\n";
+    for request in [
+        "set auth 0 0 2049\r\n".to_owned(),
+        "ms auth 1000000\r\n".to_owned(),
+        format!("get {}", "k".repeat(2100)),
+        format!("gat 0 {}\r\n", "k".repeat(2100)),
+    ] {
+        let mut client = gateway.memcached();
+        client.send(format!("mn\r\n{request}").as_bytes());
+        assert_eq!(support::text(&client.rest()), refused.repeat(2), "{request:.20}");
+    }
+    let mut client = gateway.memcached();
+    let auth = "auth 0 0 14\r\nuser pass word\r\n";
+    client.send(format!("get k\r\nadd {auth}set {auth}mn\r\nquit\r\n").as_bytes());
+    let answer = format!("{refused}{refused}STORED\r\nMN\r\n");
+    assert_eq!(support::text(&client.rest()), answer);
+    let mut client = gateway.memcached();
+    client.send(b"set auth 0 0 9\r\nuser pass\r\n");
+    assert_eq!(client.line(), b"CLIENT_ERROR authentication failure\r\n");
+}
+
+#[test]
 fn without_the_password_there_is_nothing() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "secret\n").unwrap();

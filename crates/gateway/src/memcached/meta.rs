@@ -6,18 +6,22 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use loch::Version;
 
-use super::request::{Data, number};
+use super::request::{self, Data, number};
 use super::text::numeric;
-use super::{BAD_LINE, Request, expires, line, seconds_left};
+use super::{
+    BAD_LINE, Request, TOO_LARGE, expires, line, replace, seconds_left, tell, write_value,
+};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
 use crate::gets::{Format, Found};
-use crate::item::Traits;
+use crate::item::{self, Traits};
 use crate::limits::MEMCACHED_KEY_BYTES;
+use crate::output::Output;
 use crate::store::{Change, Expires, Item};
 
 const INVALID_FLAG: &str = "CLIENT_ERROR invalid flag";
+const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 
 /// A command's key and flags.
 struct Meta<'a> {
@@ -36,11 +40,13 @@ struct Outcome {
     /// This client is to renew the item; another one was told so before.
     is_won: bool,
     was_won: bool,
+    /// There was no item before.
+    is_new: bool,
 }
 
 impl Outcome {
     fn refused(code: &'static str) -> Self {
-        Self { code, item: None, is_won: false, was_won: false }
+        Self { code, item: None, is_won: false, was_won: false, is_new: false }
     }
 
     fn done(item: Option<Item>) -> Self {
@@ -57,19 +63,18 @@ pub(super) async fn execute(
     if words.len() < 2 {
         return Err("ERROR".into());
     }
-    let (rest, known): (_, &[u8]) = match words[0] {
-        b"mg" => (words.get(2..), b"bcfhklOqstvENRT"),
-        b"ms" => (words.get(3..), b"bckOqFIMTCEN"),
-        b"md" => (words.get(2..), b"bkOqCEITx"),
-        b"ma" => (words.get(2..), b"bckOqtvCEDJMNT"),
-        _ => (words.get(2..), b"b"),
-    };
-    let meta = Meta::parse(words.get(1).copied(), rest.unwrap_or_default(), known);
+    let meta = Meta::of(words);
     if words[0] == b"ms" {
         match request.data {
             Data::Bad => return Err("CLIENT_ERROR bad data chunk".into()),
             Data::None => return Err(BAD_LINE.into()),
-            Data::TooLarge { .. } => return Err("SERVER_ERROR object too large for cache".into()),
+            Data::TooLarge { .. } => {
+                // As with `replace`, in each mode.
+                if let Ok(meta) = meta {
+                    cx.store.delete(&meta.key).await?;
+                }
+                return Err(TOO_LARGE.into());
+            }
             Data::Block(_) => (),
         }
     }
@@ -85,7 +90,57 @@ pub(super) async fn execute(
     Ok(())
 }
 
+/// Answers an `mg` that does nothing but read; a long value is sent from where it is. Returns the
+/// bytes of the answer, about; none if the request needs more than that.
+pub(super) async fn get_in_place<'t>(
+    cx: &Context<'t>,
+    words: &[&[u8]],
+    output: &mut Output<'t>,
+) -> Option<usize> {
+    let meta = Meta::of(words).ok().filter(|meta| !b"TNR".iter().any(|flag| meta.has(*flag)))?;
+    let counters = &cx.figures().counters;
+    let value = match cx.store.table().asynch().pin(&meta.key).await {
+        Ok(Some(value)) => value,
+        Ok(None) => {
+            add(&counters.misses, 1);
+            meta.answer(b"mg", &Outcome::refused("EN"), &mut output.bytes);
+            return Some(0);
+        }
+        Err(loch::Error::TooManyPins { .. }) => return None,
+        Err(error) => {
+            tell(cx, error.into(), &mut output.bytes);
+            return Some(0);
+        }
+    };
+    let (traits, data) = item::split(&value);
+    if traits.is_stale || traits.is_won {
+        return None;
+    }
+    add(&counters.hits, 1);
+    let found = Found { traits, version: value.version(), len: data.len() };
+    let facts = Facts::of_found(&found, value.expires_at());
+    meta.head("HD", Some(&facts), &mut output.bytes);
+    output.bytes.extend_from_slice(b"\r\n");
+    if !meta.has(b'v') {
+        return Some(0);
+    }
+    write_value(&meta.key, value, found.len, b"\r\n", output);
+    Some(found.len)
+}
+
 impl<'a> Meta<'a> {
+    /// Of the words of a command.
+    fn of(words: &[&'a [u8]]) -> Result<Self, Failure> {
+        let (rest, known): (_, &[u8]) = match words[0] {
+            b"mg" => (words.get(2..), b"bcfhklOqstvENRT"),
+            b"ms" => (words.get(3..), b"bckOqFIMTCEN"),
+            b"md" => (words.get(2..), b"bkOqCEITx"),
+            b"ma" => (words.get(2..), b"bckOqtvCEDJMNT"),
+            _ => (words.get(2..), b"b"),
+        };
+        Self::parse(words.get(1).copied(), rest.unwrap_or_default(), known)
+    }
+
     fn parse(key: Option<&'a [u8]>, words: &[&'a [u8]], known: &[u8]) -> Result<Self, Failure> {
         let given = key.filter(|key| key.len() <= MEMCACHED_KEY_BYTES).ok_or(BAD_LINE)?;
         let mut flags: Vec<(u8, &[u8])> = Vec::with_capacity(words.len());
@@ -120,47 +175,66 @@ impl<'a> Meta<'a> {
     }
 
     fn number<T: std::str::FromStr>(&self, flag: u8) -> Result<Option<T>, Failure> {
-        let token = self.token(flag);
-        let number = |token| number(token).ok_or("CLIENT_ERROR bad token in command line format");
-        Ok(token.map(number).transpose()?)
+        Ok(self.token(flag).map(|token| number(token).ok_or(BAD_TOKEN)).transpose()?)
     }
 
     fn expiry(&self, flag: u8) -> Result<Option<Expires>, Failure> {
         Ok(self.number(flag)?.map(expires))
     }
 
+    /// The expiry of an item where a flag stands, or behind all flags if it does not: as memcached,
+    /// one flag after the other is done.
+    fn expiry_at(&self, flag: u8, before: Expires, is_new: bool) -> Expires {
+        let ahead = self.flags.iter().take_while(|(other, _)| *other != flag);
+        let changes = ahead.filter(|(flag, _)| *flag == b'T' || *flag == b'N' && is_new);
+        let last = changes.last().and_then(|(_, token)| number(token));
+        last.map_or(before, expires)
+    }
+
+    /// The expiry that a command leaves, and the one that its `t` tells.
+    fn expiries(&self, before: Expires, is_new: bool) -> (Expires, Expires) {
+        let [after, told] = [0, b't'].map(|flag| self.expiry_at(flag, before, is_new));
+        (after, told)
+    }
+
     /// Of the client flags and the CAS unique that a command gives an item.
     fn traits(&self) -> Result<Traits, Failure> {
-        let (flags, cas) = (self.number(b'F')?.unwrap_or(0), self.number(b'E')?);
+        let flags = self.token(b'F').map_or(Some(0), request::flags).ok_or(BAD_TOKEN)?;
+        let cas = self.number(b'E')?;
         Ok(Traits { flags, cas, ..Traits::default() })
     }
 
     fn answer(&self, verb: &[u8], outcome: &Outcome, output: &mut Vec<u8>) {
-        let Outcome { code, item, is_won, was_won } = outcome;
+        let Outcome { code, item, is_won, was_won, is_new } = outcome;
         let is_quiet = match verb {
             b"mg" => *code == "EN",
+            // A number that begins is told in any case.
+            b"ma" => *code == "HD" && !is_new,
             _ => *code == "HD",
         };
         if is_quiet && self.has(b'q') {
             return;
         }
-        let value = item.as_ref().filter(|_| self.has(b'v') && *code == "HD");
-        match value {
-            Some(item) => output.extend(format!("VA {}", item.data().len()).bytes()),
-            None => output.extend_from_slice(code.as_bytes()),
-        }
-        let facts = item.as_ref().map(Facts::of);
-        for (flag, token) in &self.flags {
-            answer_flag(*flag, token, (self.given, self.is_base64), facts.as_ref(), output);
-        }
+        self.head(code, item.as_ref().map(Facts::of).as_ref(), output);
         if let Some(item) = item.as_ref().filter(|_| verb == b"mg") {
             let marks = [(*was_won, " Z"), (item.traits.is_stale, " X"), (*is_won, " W")];
             marks.iter().filter(|(is, _)| *is).for_each(|(_, mark)| output.extend(mark.bytes()));
         }
         output.extend_from_slice(b"\r\n");
-        if let Some(item) = value {
+        if let Some(item) = item.as_ref().filter(|_| self.has(b'v')) {
             output.extend_from_slice(item.data());
             output.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// The code, or the length of the value, and what the flags add.
+    fn head(&self, code: &str, item: Option<&Facts>, output: &mut Vec<u8>) {
+        match item.filter(|_| self.has(b'v')) {
+            Some(item) => output.extend(format!("VA {}", item.len).bytes()),
+            None => output.extend_from_slice(code.as_bytes()),
+        }
+        for (flag, token) in &self.flags {
+            answer_flag(*flag, token, (self.given, self.is_base64), item, output);
         }
     }
 }
@@ -177,6 +251,10 @@ impl Facts {
     fn of(item: &Item) -> Self {
         let (flags, len) = (item.traits.flags, item.data().len());
         Self { flags, cas: item.cas(), len, expires_at: item.expires_at }
+    }
+
+    fn of_found(found: &Found, expires_at: Option<SystemTime>) -> Self {
+        Self { flags: found.traits.flags, cas: found.cas(), len: found.len, expires_at }
     }
 }
 
@@ -224,7 +302,7 @@ impl<'a> PlainGet<'a> {
     /// The words of a request as such an `mg`, if they are one.
     pub fn of(words: &'a [&'a [u8]]) -> Option<Self> {
         let [b"mg", key, flags @ ..] = words else { return None };
-        let is_plain = |flag: &&[u8]| b"vkcfsOq".contains(&flag[0]);
+        let is_plain = |flag: &&[u8]| b"vkcfsOqhl".contains(&flag[0]);
         let repeats = |at: usize| flags[..at].iter().any(|flag| flag[0] == flags[at][0]);
         let fits = key.len() <= MEMCACHED_KEY_BYTES
             && flags.iter().all(is_plain)
@@ -250,10 +328,7 @@ impl Format for Values<'_> {
             Some(_) => "HD",
         };
         output.extend_from_slice(code.as_bytes());
-        let facts = found.map(|found| {
-            let flags = found.traits.flags;
-            Facts { flags, cas: found.cas(), len: found.len, expires_at: None }
-        });
+        let facts = found.map(|found| Facts::of_found(found, None));
         for flag in get.flags {
             answer_flag(flag[0], &flag[1..], (get.key, false), facts.as_ref(), output);
         }
@@ -304,21 +379,23 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
     }
     let look = |item: Option<&Item>| {
         let Some(item) = item else {
-            let Some(expires) = vivified else {
+            if vivified.is_none() {
                 return Ok((Change::Keep, Outcome::refused("EN")));
-            };
+            }
+            let (expires, told) = meta.expiries(Expires::Never, true);
             let traits = Traits { is_won: true, cas: own_cas, ..Traits::default() };
-            let made = Item::new(Vec::new(), traits, expires);
+            let made = Some(Item::new(Vec::new(), traits, told));
             let change = Change::Put { data: Vec::new(), traits, expires };
-            return Ok((change, Outcome { is_won: true, ..Outcome::done(Some(made)) }));
+            return Ok((change, Outcome { is_won: true, is_new: true, ..Outcome::done(made) }));
         };
-        let was_won = item.traits.is_won;
-        let is_due = recached_s.zip(item.ttl()).is_some_and(|(s, ttl)| (ttl.as_secs() as i64) < s);
+        let (was_won, before) = (item.traits.is_won, item.expires_at.into());
+        let left_s = meta.expiry_at(b'R', before, false).time().map(seconds_left);
+        let is_due = recached_s.zip(left_s).is_some_and(|(s, left_s)| (left_s as i64) < s);
         let is_won = !was_won && (item.traits.is_stale || is_due);
         let traits = Traits { is_won: was_won || is_won, ..item.traits };
-        let expires = touched.unwrap_or(item.expires_at.into());
+        let (expires, told) = meta.expiries(before, false);
         let mut seen = item.clone();
-        (seen.traits, seen.expires_at) = (traits, expires.time());
+        (seen.traits, seen.expires_at) = (traits, told.time());
         let change = match is_won || touched.is_some() {
             true => Change::Put { data: item.data().to_vec(), traits, expires },
             false => Change::Keep,
@@ -326,7 +403,7 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
         Ok((change, Outcome { is_won, was_won, ..Outcome::done(Some(seen)) }))
     };
     let (outcome, version) = cx.store.update(&meta.key, look).await?;
-    let is_hit = outcome.item.is_some() && !(vivified.is_some() && outcome.is_won);
+    let is_hit = outcome.item.is_some() && !outcome.is_new;
     add(if is_hit { &counters.hits } else { &counters.misses }, 1);
     Ok(Outcome { item: after(outcome.item, version), ..outcome })
 }
@@ -344,28 +421,29 @@ async fn set(cx: &Context<'_>, meta: &Meta<'_>, data: Data<'_>) -> Result<Outcom
     // Of what is put, the CAS unique alone can be asked for.
     let done = |traits, expires| Outcome::done(Some(Item::new(Vec::new(), traits, expires)));
     if mode == b'S' && unique.is_none() {
-        let version = cx.store.put(&meta.key, data, traits, new).await?;
+        let version = replace(cx, &meta.key, data, (traits, new)).await?;
         let outcome = done(traits, new);
         return Ok(Outcome { item: after(outcome.item, Some(version)), ..outcome });
     }
     let put = |item: Option<&Item>| {
         let differs = unique.zip(item).is_some_and(|(unique, item)| unique != item.cas());
+        let joins = matches!(mode, b'A' | b'P');
         let refused = match (mode, item) {
-            (_, None) if unique.is_some() => Some("NF"),
+            (b'S' | b'R', None) if unique.is_some() => Some("NF"),
             (b'E', Some(_)) | (b'R', None) => Some("NS"),
             (b'A' | b'P', None) if vivified.is_none() => Some("NS"),
-            (_, Some(_)) if differs && !meta.has(b'I') => Some("EX"),
+            (_, Some(_)) if differs && (joins || !meta.has(b'I')) => Some("EX"),
             _ => None,
         };
         if let Some(code) = refused {
             return Ok((Change::Keep, Outcome::refused(code)));
         }
         let (data, traits, expires) = match (mode, item) {
-            (b'A', Some(item)) => {
-                ([item.data(), data].concat(), item.traits, item.expires_at.into())
-            }
-            (b'P', Some(item)) => {
-                ([data, item.data()].concat(), item.traits, item.expires_at.into())
+            // The item is then no longer stale and nobody's to renew.
+            (b'A' | b'P', Some(item)) => {
+                let (old, flags) = (item.data(), item.traits.flags);
+                let parts = if mode == b'A' { [old, data] } else { [data, old] };
+                (parts.concat(), Traits { flags, ..traits }, item.expires_at.into())
             }
             (b'A' | b'P', None) => (data.to_vec(), traits, vivified.expect("it was looked for")),
             // An older value than the one that is there is stale, and keeps its time.
@@ -386,6 +464,10 @@ async fn delete(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
     let (unique, touched) = (meta.number::<u64>(b'C')?, meta.expiry(b'T')?);
     let own_cas = meta.number(b'E')?;
     let (stales, clears) = (meta.has(b'I'), meta.has(b'x'));
+    if unique.is_none() && !stales && !clears {
+        let is_deleted = cx.store.delete(&meta.key).await?;
+        return Ok(Outcome::refused(if is_deleted { "HD" } else { "NF" }));
+    }
     let delete = |item: Option<&Item>| {
         let Some(item) = item else { return Ok((Change::Keep, "NF")) };
         if unique.is_some_and(|unique| unique != item.cas()) {
@@ -415,17 +497,18 @@ async fn count(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
     };
     let (delta, first) = (number_or(b'D', 1)?, number_or(b'J', 0)?);
     let (unique, vivified) = (meta.number::<u64>(b'C')?, meta.expiry(b'N')?);
-    let (touched, own_cas) = (meta.expiry(b'T')?, meta.number(b'E')?);
+    let (_, own_cas) = (meta.expiry(b'T')?, meta.number(b'E')?);
     let adds = match meta.token(b'M').and_then(<[u8]>::first) {
         None | Some(b'I' | b'i' | b'+') => true,
         Some(b'D' | b'd' | b'-') => false,
         Some(_) => return Err("CLIENT_ERROR invalid mode for ma M token".into()),
     };
     let count = |item: Option<&Item>| {
-        let (number, traits, expires) = match (item, vivified) {
-            (None, None) => return Ok((Change::Keep, Outcome::refused("NF"))),
-            (None, Some(expires)) => (first, Traits { cas: own_cas, ..Traits::default() }, expires),
-            (Some(item), _) => {
+        let is_new = item.is_none();
+        let (number, traits, before) = match item {
+            None if vivified.is_none() => return Ok((Change::Keep, Outcome::refused("NF"))),
+            None => (first, Traits { cas: own_cas, ..Traits::default() }, Expires::Never),
+            Some(item) => {
                 if unique.is_some_and(|unique| unique != item.cas()) {
                     return Ok((Change::Keep, Outcome::refused("EX")));
                 }
@@ -435,12 +518,14 @@ async fn count(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
                     false => before.saturating_sub(delta),
                 };
                 let traits = Traits { cas: own_cas, ..item.traits };
-                (after, traits, touched.unwrap_or(item.expires_at.into()))
+                (after, traits, item.expires_at.into())
             }
         };
+        let (expires, told) = meta.expiries(before, is_new);
         let data = number.to_string().into_bytes();
-        let item = Item::new(data.clone(), traits, expires);
-        Ok((Change::Put { data, traits, expires }, Outcome::done(Some(item))))
+        let item = Item::new(data.clone(), traits, told);
+        let outcome = Outcome { is_new, ..Outcome::done(Some(item)) };
+        Ok((Change::Put { data, traits, expires }, outcome))
     };
     let (outcome, version) = cx.store.update(&meta.key, count).await?;
     Ok(Outcome { item: after(outcome.item, version), ..outcome })
@@ -454,7 +539,7 @@ async fn debug(cx: &Context<'_>, meta: &Meta<'_>, output: &mut Vec<u8>) -> Resul
     };
     output.extend_from_slice(b"ME ");
     output.extend_from_slice(meta.given);
-    let expires = item.expires_at.map_or("-1".to_owned(), |at| seconds_left(at).to_string());
+    let expires = item.ttl().map_or("-1".to_owned(), |ttl| ttl.as_secs().to_string());
     let (cas, size) = (item.cas(), meta.key.len() + item.data().len());
     line(output, &format!(" exp={expires} la=0 cas={cas} fetch=no cls=1 size={size}"));
     Ok(())

@@ -6,23 +6,26 @@
 
 mod meta;
 mod request;
+mod runs;
 mod stats;
 mod text;
+mod touches;
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use loch::Version;
 use loch::lanes::run;
+use loch::{Pinned, Version};
 use quanta::Instant;
 
-use self::request::{Data, Parsed, number, parse};
+use self::request::{Data, Parsed, flags, number, parse};
+use self::runs::{is_gat, is_get, only_key, plain_set};
 use crate::clients::Client;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
 use crate::gets::{self, Batch};
-use crate::item::{self, Traits};
+use crate::item::Traits;
 use crate::limits::{BATCH_REQUESTS, LANES, LONG_BYTES, MEMCACHED_KEY_BYTES};
 use crate::output::Output;
 use crate::protocol::{LongSet, Progress, of_different_keys};
@@ -32,6 +35,8 @@ use crate::store::Expires;
 const VERSION: &str = "1.6.18";
 const BINARY: &str = "ERROR the binary protocol is not served, choose text or meta commands";
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
+const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const MAY_BE_DONE: &str = "this and others of a pipeline may be done";
 /// Longer times are moments since 1970.
@@ -46,7 +51,7 @@ pub(crate) struct Session {
     batch: Batch,
     /// As many other requests are executed side by side, by what they have answered so far.
     lanes: Batch,
-    /// The keys of the next request, a `get`, that are answered already.
+    /// The keys of the next request, a `get` or `gat`, that are answered already.
     answered: usize,
 }
 
@@ -60,6 +65,7 @@ struct Request<'a> {
 /// A run of requests that are executed together.
 enum Run {
     Gets(usize),
+    Touches(usize),
     MetaGets(usize),
     Sets(usize),
     Lanes(usize),
@@ -90,7 +96,7 @@ impl Session {
             let mut at = done.consumed;
             let ended = loop {
                 let before = words.len();
-                match parse(&bytes[at..], cx.shared.value_bytes_max, &mut words) {
+                match parse(&bytes[at..], self.is_known, cx.shared.value_bytes_max, &mut words) {
                     Parsed::Request { data, consumed } => {
                         at += consumed;
                         found.push((before..words.len(), data, at));
@@ -128,7 +134,12 @@ impl Session {
                     done.needed = needed;
                     done.long = self.begun_set(cx, &bytes[done.consumed..]);
                 }
-                Some(_) => done.ends = true,
+                Some(_) => {
+                    if !self.is_known {
+                        line(&mut output.bytes, UNAUTHENTICATED);
+                    }
+                    done.ends = true;
+                }
             }
             return done;
         }
@@ -138,7 +149,7 @@ impl Session {
     /// The `set` or plain `ms` of a long value at the front of some bytes.
     fn begun_set(&self, cx: &Context<'_>, bytes: &[u8]) -> Option<LongSet> {
         let (words, start, len) = request::begun_block(bytes).filter(|_| self.is_known)?;
-        let (key, flags, exptime, answer) = match words[..] {
+        let (key, its_flags, exptime, answer) = match words[..] {
             [b"set", key, flags, exptime, _] => (key, flags, exptime, Some("STORED\r\n")),
             [b"set", key, flags, exptime, _, b"noreply"] => (key, flags, exptime, None),
             [b"ms", key, _] => (key, &b"0"[..], &b"0"[..], Some("HD\r\n")),
@@ -147,7 +158,7 @@ impl Session {
         let fits = (LONG_BYTES as u64..=cx.shared.value_bytes_max).contains(&(len as u64))
             && key.len() <= MEMCACHED_KEY_BYTES;
         let at = key.as_ptr().addr() - bytes.as_ptr().addr();
-        let traits = Traits { flags: number(flags).filter(|_| fits)?, ..Traits::default() };
+        let traits = Traits { flags: flags(its_flags).filter(|_| fits)?, ..Traits::default() };
         let (key, expires) = ((at, at + key.len()), expires(number(exptime)?));
         Some(LongSet { key, start, len, ends_anyhow: false, traits, expires, answer })
     }
@@ -190,6 +201,11 @@ impl Session {
                     let count = self.get_all(cx, &rest[..count], output).await;
                     called("get", count)
                 }
+                Run::Touches(count) => {
+                    client.said().command = "gat";
+                    let count = self.get_all(cx, &rest[..count], output).await;
+                    called("gat", count)
+                }
                 Run::MetaGets(count) => {
                     let count = self.meta_get_all(cx, client, &rest[..count], output).await;
                     called("mg", count)
@@ -210,11 +226,10 @@ impl Session {
                     count
                 }
                 Run::One => {
-                    let start = output.bytes.len();
-                    if !self.execute_one(cx, client, rest[0], &mut output.bytes).await {
-                        return (executed + 1, false);
+                    match self.execute_one(cx, client, rest[0], output).await {
+                        None => return (executed + 1, false),
+                        Some(len) => self.lanes.learn(1, len),
                     }
-                    self.lanes.learn(1, output.bytes.len() - start);
                     1
                 }
             };
@@ -229,6 +244,10 @@ impl Session {
         let gets = requests.iter().take_while(|request| is_get(request)).count();
         if gets > 0 {
             return Run::Gets(gets);
+        }
+        let touches = requests.iter().take_while(|request| is_gat(request)).count();
+        if touches > 0 {
+            return Run::Touches(touches);
         }
         let gets = requests.iter().map_while(|request| meta::PlainGet::of(request.words)).count();
         if gets > 0 {
@@ -247,7 +266,8 @@ impl Session {
         }
     }
 
-    /// Answers the first keys of these requests. Returns how many requests are answered whole.
+    /// Answers the first keys of these requests, all of which read only or all of which touch.
+    /// Returns how many requests are answered whole.
     async fn get_all<'t>(
         &mut self,
         cx: &Context<'t>,
@@ -256,9 +276,13 @@ impl Session {
     ) -> usize {
         let values = text::Values::of(requests);
         while output.is_open() && self.answered < values.keys.len() {
-            let format = values.from(self.answered);
+            let (batch, format) = (&mut self.batch, values.from(self.answered));
             let rest = &values.keys[self.answered..];
-            self.answered += match gets::answer(cx, rest, &mut self.batch, &format, output).await {
+            let answered = match format.expires(0) {
+                None => gets::answer(cx, rest, batch, &format, output).await,
+                Some(_) => touches::answer(cx, rest, batch, &format, output).await,
+            };
+            self.answered += match answered {
                 Ok(answered) => answered,
                 // The error is the answer to the rest of the request, or of all of them.
                 Err(failure) => {
@@ -304,47 +328,59 @@ impl Session {
         }
     }
 
-    /// Executes any request. Returns whether the connection goes on.
-    async fn execute_one(
+    /// Executes any request. Returns the bytes of the answer, or none if the connection ends.
+    async fn execute_one<'t>(
         &mut self,
-        cx: &Context<'_>,
+        cx: &Context<'t>,
         client: &Client,
         request: Request<'_>,
-        output: &mut Vec<u8>,
-    ) -> bool {
+        output: &mut Output<'t>,
+    ) -> Option<usize> {
+        let start = output.bytes.len();
         let Some(verb) = request.words.first() else {
-            line(output, "ERROR");
-            return true;
+            line(&mut output.bytes, "ERROR");
+            return Some(output.bytes.len() - start);
         };
         client.said().command = known_name(verb);
         if !self.is_known {
-            self.authenticate(cx, request, output);
-            return true;
+            return self.authenticate(cx, request, &mut output.bytes).then_some(0);
         }
         // As memcached: a page in a browser can send such requests, with commands in their bodies.
         let is_http = || request.words.last().is_some_and(|last| last.starts_with(b"HTTP/"));
         if *verb == b"quit" || known_name(verb) == "unknown" && is_http() {
-            return false;
+            return None;
         }
-        execute(cx, request, output).await;
-        true
+        if *verb == b"mg" {
+            let began = Instant::now();
+            if let Some(len) = meta::get_in_place(cx, request.words, output).await {
+                cx.figures().called("mg", 1, began.elapsed().as_nanos() as u64);
+                return Some(len);
+            }
+        }
+        execute(cx, request, &mut output.bytes).await;
+        Some(output.bytes.len() - start)
     }
 
-    /// The first request is a `set` whose data are a user and the password.
-    fn authenticate(&mut self, cx: &Context<'_>, request: Request<'_>, output: &mut Vec<u8>) {
-        let Data::Block(data) = request.data else {
-            return line(output, "CLIENT_ERROR unauthenticated");
+    /// The first request is a `set` whose data are a user, a space and the password. Returns
+    /// whether the connection goes on.
+    fn authenticate(
+        &mut self,
+        cx: &Context<'_>,
+        request: Request<'_>,
+        output: &mut Vec<u8>,
+    ) -> bool {
+        let (b"set", Data::Block(data)) = (request.words[0], request.data) else {
+            line(output, UNAUTHENTICATED);
+            return !matches!(request.data, Data::TooLarge { .. });
         };
-        if request.words[0] != b"set" {
-            return line(output, "CLIENT_ERROR unauthenticated");
-        }
-        let given = data.split(|byte| *byte == b' ').nth(1);
+        let given = data.splitn(2, |byte| *byte == b' ').nth(1);
         let password = cx.shared.password.as_ref();
         self.is_known = given.is_some_and(|given| password.is_none_or(|right| right.is(given)));
         match self.is_known {
             true => line(output, "STORED"),
             false => line(output, "CLIENT_ERROR authentication failure"),
         }
+        true
     }
 }
 
@@ -357,7 +393,7 @@ pub(crate) fn parsed(
     data_max: u64,
 ) -> Result<Result<((Vec<Vec<u8>>, String), usize, usize), usize>, String> {
     let mut words = Vec::new();
-    match parse(bytes, data_max, &mut words) {
+    match parse(bytes, true, data_max, &mut words) {
         Parsed::Request { data, consumed } => {
             let (text, rest) = match data {
                 Data::TooLarge { rest } => ("too large".to_owned(), rest),
@@ -410,47 +446,6 @@ const NAMES: [&str; 27] = [
 
 fn known_name(verb: &[u8]) -> &'static str {
     NAMES.iter().find(|name| name.as_bytes() == verb).copied().unwrap_or("unknown")
-}
-
-fn is_get(request: &Request<'_>) -> bool {
-    matches!(request.words.first(), Some(&b"get" | &b"gets"))
-        && request.words.len() > 1
-        && request.words[1..].iter().all(|key| key.len() <= MEMCACHED_KEY_BYTES)
-}
-
-/// The key and the value of a SET of a plain value.
-fn plain_set<'a>(cx: &Context<'_>, request: &Request<'a>) -> Option<(&'a [u8], &'a [u8])> {
-    let Data::Block(data) = request.data else { return None };
-    match request.words {
-        [b"set", key, b"0", b"0", _]
-        | [b"set", key, b"0", b"0", _, b"noreply"]
-        | [b"ms", key, _] => {
-            let fits = key.len() <= MEMCACHED_KEY_BYTES
-                && data.len() as u64 <= cx.shared.value_bytes_max
-                && item::header(Traits::default(), data).is_none();
-            fits.then_some((*key, data))
-        }
-        _ => None,
-    }
-}
-
-/// The key of a request that does nothing but read or change one item.
-fn only_key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
-    let words = request.words;
-    match (*words.first()?, request.data) {
-        (_, Data::Bad | Data::TooLarge { .. }) => None,
-        (b"gat" | b"gats", _) if words.len() == 3 => Some(words[2]),
-        // A key in base64 may be another one's.
-        (b"mg" | b"ms" | b"md" | b"ma", _) if words.iter().skip(2).any(|word| *word == b"b") => {
-            None
-        }
-        (
-            b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"incr" | b"decr"
-            | b"touch" | b"delete" | b"mg" | b"ms" | b"md" | b"ma",
-            _,
-        ) => words.get(1).copied(),
-        _ => None,
-    }
 }
 
 async fn set_all(cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
@@ -515,6 +510,38 @@ async fn execute(cx: &Context<'_>, request: Request<'_>, output: &mut Vec<u8>) {
     }
 }
 
+/// Puts an item whatever there is, which is deleted if the new one is too large: as with memcached,
+/// a client that wants to replace a value does not want to read the old one.
+async fn replace(
+    cx: &Context<'_>,
+    key: &[u8],
+    data: &[u8],
+    (traits, expires): (Traits, Expires),
+) -> Result<Version, Failure> {
+    let put = cx.store.put(key, data, traits, expires).await;
+    if let Err(Failure::Store(loch::Error::ValueTooLong { .. })) = put {
+        cx.store.delete(key).await?;
+    }
+    put
+}
+
+/// Writes a value, the last `len` bytes of what is stored, and its tail: a long one is sent from
+/// where it is.
+fn write_value<'t>(
+    key: &[u8],
+    value: Pinned<'t>,
+    len: usize,
+    tail: &'static [u8],
+    output: &mut Output<'t>,
+) {
+    let start = value.len() - len;
+    if len >= LONG_BYTES {
+        return output.send(key, value, start, tail);
+    }
+    output.bytes.extend_from_slice(&value[start..]);
+    output.bytes.extend_from_slice(tail);
+}
+
 /// Answers a failure.
 fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
     add(&cx.figures().counters.errors, 1);
@@ -527,7 +554,7 @@ fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
             line(output, OUT_OF_MEMORY);
         }
         Failure::Store(loch::Error::ValueTooLong { .. }) => {
-            line(output, "SERVER_ERROR object too large for cache");
+            line(output, TOO_LARGE);
         }
         Failure::Store(error) => line(output, &format!("SERVER_ERROR {}", Failure::text(&error))),
     }
@@ -539,7 +566,7 @@ fn expires(exptime: i64) -> Expires {
     match i64::from(exptime as i32) {
         0 => Expires::Never,
         ..0 => Expires::At(UNIX_EPOCH),
-        1..=RELATIVE_S_MAX => Expires::after(Duration::from_secs(exptime as u64)),
+        after @ 1..=RELATIVE_S_MAX => Expires::after(Duration::from_secs(after as u64)),
         at => Expires::At(UNIX_EPOCH + Duration::from_secs(at as u64)),
     }
 }
@@ -548,4 +575,17 @@ fn expires(exptime: i64) -> Expires {
 fn seconds_left(at: SystemTime) -> u64 {
     let left = at.duration_since(SystemTime::now()).unwrap_or_default();
     left.as_millis().div_ceil(1000) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_the_low_32_bits_of_what_a_client_sends() {
+        let left = |exptime| expires(exptime).time().map(seconds_left);
+        for high in [0, 1 << 32, -1 << 32] {
+            assert_eq!([0, 100, -5].map(|low| left(high + low)), [None, Some(100), Some(0)]);
+        }
+    }
 }

@@ -31,20 +31,30 @@ pub(crate) enum Data<'a> {
 /// The most bytes of the lines of data blocks that memcached takes for a length.
 const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
 
+/// The most bytes of a data block from a client that has not given the password.
+const STRANGER_DATA_BYTES: u64 = MEMCACHED_LINE_BYTES as u64;
+
 /// The first byte of each request of the binary protocol.
 const BINARY: u8 = 0x80;
 
 /// Parses the request at the front. A data block of more than `data_max` bytes is not waited for.
-pub(crate) fn parse<'a>(bytes: &'a [u8], data_max: u64, words: &mut Vec<&'a [u8]>) -> Parsed<'a> {
+/// A client that is not known has to be brief.
+pub(crate) fn parse<'a>(
+    bytes: &'a [u8],
+    is_known: bool,
+    data_max: u64,
+    words: &mut Vec<&'a [u8]>,
+) -> Parsed<'a> {
+    let data_max = if is_known { data_max } else { data_max.min(STRANGER_DATA_BYTES) };
     if bytes.first() == Some(&BINARY) {
         return Parsed::Binary;
     }
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let is_list = || {
         let start = bytes.trim_ascii_start();
-        start.starts_with(b"get ") || start.starts_with(b"gets ")
+        [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|verb| start.starts_with(verb))
     };
-    if end.unwrap_or(bytes.len()) > MEMCACHED_LINE_BYTES && !is_list() {
+    if end.unwrap_or(bytes.len()) > MEMCACHED_LINE_BYTES && !(is_known && is_list()) {
         return Parsed::TooLong;
     }
     let Some(end) = end else { return Parsed::Incomplete { needed: bytes.len() + 1 } };
@@ -97,13 +107,18 @@ fn data_len(words: &[&[u8]]) -> Option<u64> {
         _ => return None,
     };
     let is_right =
-        words[0] == b"ms" || number::<u32>(words[2]).is_some() && number::<i64>(words[3]).is_some();
+        words[0] == b"ms" || flags(words[2]).is_some() && number::<i64>(words[3]).is_some();
     number(len).filter(|len| *len <= LENGTH_MAX && is_right)
 }
 
 /// A number in decimal digits.
 pub(crate) fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
     std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+/// Flags of an item: of more than 32 bits, memcached keeps the low ones.
+pub(crate) fn flags(word: &[u8]) -> Option<u32> {
+    number::<u64>(word).map(|flags| flags as u32)
 }
 
 #[cfg(test)]
@@ -114,7 +129,7 @@ mod tests {
 
     fn parsed(bytes: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
         let mut words = Vec::new();
-        (parse(bytes, 1000, &mut words), words)
+        (parse(bytes, true, 1000, &mut words), words)
     }
 
     #[test]
@@ -174,8 +189,24 @@ mod tests {
             assert_eq!((data, consumed), (Data::None, line.len()));
         }
         assert_eq!(parsed(&[b'x'; 3000]).0, Parsed::TooLong);
-        let list = [&b"get "[..], &[b'k'; 3000]].concat();
-        assert_eq!(parsed(&list).0, Parsed::Incomplete { needed: 3005 });
+        for verb in ["get ", "gets ", "gat 0 ", "gats 0 "] {
+            let list = [verb.as_bytes(), &[b'k'; 3000]].concat();
+            assert_eq!(parsed(&list).0, Parsed::Incomplete { needed: list.len() + 1 });
+        }
+    }
+
+    #[test]
+    fn a_stranger_makes_nobody_wait_for_a_long_line_or_long_data() {
+        let parsed = |bytes: &[u8]| match parse(bytes, false, 1 << 20, &mut Vec::new()) {
+            Parsed::Incomplete { needed } => Some(needed),
+            Parsed::TooLong | Parsed::Request { data: Data::TooLarge { .. }, .. } => None,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(parsed(b"set auth 0 0 2048\r\n"), Some(19 + 2048 + 2));
+        assert_eq!(parsed(b"set auth 0 0 2049\r\n"), None);
+        let list = |len: usize| [&b"get "[..], &vec![b'k'; len - 4]].concat();
+        assert_eq!(parsed(&list(2048)), Some(2049));
+        assert_eq!(parsed(&list(2049)), None);
     }
 
     proptest! {

@@ -1,18 +1,17 @@
 //! The text commands, which memcached has had for long.
 
-use loch::Version;
-
-use super::request::{Data, number};
-use super::{BAD_LINE, Request, VERSION, expires, is_noreply, line};
+use super::request::{Data, flags, number};
+use super::{BAD_LINE, Request, TOO_LARGE, VERSION, expires, is_noreply, line, replace};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
 use crate::gets::{Format, Found};
 use crate::item::Traits;
 use crate::limits::MEMCACHED_KEY_BYTES;
-use crate::store::{Change, Item};
+use crate::store::{Change, Expires, Item};
 
 const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
 pub(super) async fn execute(
     cx: &Context<'_>,
@@ -23,7 +22,11 @@ pub(super) async fn execute(
     let said: &str = match words[0] {
         // A request with keys, all of which are short enough, was answered before.
         b"get" | b"gets" if words.len() > 1 => BAD_LINE,
-        b"gat" | b"gats" => return get_and_touch(cx, words, output).await,
+        b"gat" | b"gats" if words.len() > 1 => match number::<i64>(words[1]) {
+            None => BAD_EXPTIME,
+            Some(_) if words.len() == 2 => "END",
+            Some(_) => BAD_LINE,
+        },
         b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
             store(cx, request).await?
         }
@@ -63,11 +66,20 @@ fn value_head(output: &mut Vec<u8>, key: &[u8], flags: u32, len: usize, cas: Opt
     output.extend_from_slice(rest.as_bytes());
 }
 
-/// The answers to requests of `get` and `gets`.
+/// The answers to requests of `get`, `gets`, `gat` and `gats`.
 pub(super) struct Values<'a> {
     pub keys: Vec<&'a [u8]>,
-    /// Behind these keys a request ends; and whether it wants CAS uniques.
-    ends: Vec<(usize, bool)>,
+    requests: Vec<Part>,
+}
+
+/// A request among others.
+#[derive(Clone, Copy)]
+struct Part {
+    /// Behind so many keys of all it ends.
+    end: usize,
+    wants_cas: bool,
+    /// The expiry that its items get.
+    expires: Option<Expires>,
 }
 
 /// The answers from a key on.
@@ -76,38 +88,49 @@ pub(super) struct ValuesFrom<'a>(&'a Values<'a>, usize);
 impl<'a> Values<'a> {
     /// Of requests that have keys.
     pub fn of(requests: &[Request<'a>]) -> Self {
-        let (mut keys, mut ends) = (Vec::new(), Vec::with_capacity(requests.len()));
+        let (mut keys, mut parts) = (Vec::new(), Vec::with_capacity(requests.len()));
         for request in requests {
-            keys.extend_from_slice(&request.words[1..]);
-            ends.push((keys.len(), request.words[0] == b"gets"));
+            let (verb, words) = request.words.split_first().expect("it has a verb");
+            let touches = verb.starts_with(b"gat");
+            let expires = touches.then(|| number(words[0]).map(expires)).flatten();
+            keys.extend_from_slice(&words[usize::from(touches)..]);
+            parts.push(Part { end: keys.len(), wants_cas: verb.ends_with(b"s"), expires });
         }
-        Self { keys, ends }
+        Self { keys, requests: parts }
     }
 
     pub fn from(&'a self, key: usize) -> ValuesFrom<'a> {
         ValuesFrom(self, key)
     }
 
-    fn request_of(&self, key: usize) -> (usize, bool) {
-        self.ends[self.ends.partition_point(|(end, _)| *end <= key)]
+    fn request_of(&self, key: usize) -> Part {
+        self.requests[self.requests.partition_point(|request| request.end <= key)]
     }
 
     /// Where the request of a key ends.
     pub fn next_end(&self, key: usize) -> usize {
-        self.request_of(key).0
+        self.request_of(key).end
     }
 
     /// How many requests so many answers make whole, and the keys of these requests.
     pub fn whole(&self, answered: usize) -> (usize, usize) {
-        let whole = self.ends.partition_point(|(end, _)| *end <= answered);
-        (whole, whole.checked_sub(1).map_or(0, |last| self.ends[last].0))
+        let whole = self.requests.partition_point(|request| request.end <= answered);
+        (whole, whole.checked_sub(1).map_or(0, |last| self.requests[last].end))
+    }
+}
+
+impl ValuesFrom<'_> {
+    /// The expiry that an item gets, if its request touches.
+    pub fn expires(&self, key: usize) -> Option<Expires> {
+        let Self(values, from) = self;
+        values.request_of(from + key).expires
     }
 }
 
 impl Format for ValuesFrom<'_> {
     fn head(&self, key: usize, found: Option<&Found>, output: &mut Vec<u8>) {
         let (Self(values, from), Some(found)) = (self, found) else { return };
-        let wants_cas = values.request_of(from + key).1;
+        let wants_cas = values.request_of(from + key).wants_cas;
         let key = values.keys[from + key];
         let cas = wants_cas.then(|| found.cas());
         value_head(output, key, found.traits.flags, found.len, cas);
@@ -125,55 +148,14 @@ impl Format for ValuesFrom<'_> {
     }
 }
 
-/// `gat` and `gats`: GET, and another expiry.
-async fn get_and_touch(
-    cx: &Context<'_>,
-    words: &[&[u8]],
-    output: &mut Vec<u8>,
-) -> Result<(), Failure> {
-    if words.len() < 2 {
-        return Err("ERROR".into());
-    }
-    let exptime = number(words[1]).ok_or("CLIENT_ERROR invalid exptime argument")?;
-    for word in &words[2..] {
-        let key = key(Some(word))?;
-        let item = touched(cx, key, exptime).await?;
-        let counters = &cx.figures().counters;
-        add(if item.is_some() { &counters.hits } else { &counters.misses }, 1);
-        if let Some((item, version)) = item {
-            let cas = version.map_or(item.cas(), |version| version.as_u64());
-            let cas = (words[0] == b"gats").then_some(cas);
-            value_head(output, key, item.traits.flags, item.data().len(), cas);
-            output.extend_from_slice(item.data());
-            output.extend_from_slice(b"\r\n");
-        }
-    }
-    line(output, "END");
-    Ok(())
-}
-
-async fn touched(
-    cx: &Context<'_>,
-    key: &[u8],
-    exptime: i64,
-) -> Result<Option<(Item, Option<Version>)>, Failure> {
-    let touch = |item: Option<&Item>| {
-        let Some(item) = item else { return Ok((Change::Keep, None)) };
-        let (data, traits) = (item.data().to_vec(), item.traits);
-        Ok((Change::Put { data, traits, expires: expires(exptime) }, Some(item.clone())))
-    };
-    add(&cx.figures().counters.touches, 1);
-    let (item, version) = cx.store.update(key, touch).await?;
-    Ok(item.map(|item| (item, version)))
-}
-
 async fn touch(cx: &Context<'_>, words: &[&[u8]]) -> Result<&'static str, Failure> {
     if !matches!(words.len(), 3 | 4) {
         return Err("ERROR".into());
     }
     let key = key(words.get(1))?;
-    let exptime = number(words[2]).ok_or("CLIENT_ERROR invalid exptime argument")?;
-    let touched = touched(cx, key, exptime).await?;
+    let expires = number(words[2]).map(expires).ok_or(BAD_EXPTIME)?;
+    add(&cx.figures().counters.touches, 1);
+    let touched = cx.store.table().asynch().touch(key, expires.options().expiry).await?;
     Ok(if touched.is_some() { "TOUCHED" } else { "NOT_FOUND" })
 }
 
@@ -185,18 +167,18 @@ async fn store(cx: &Context<'_>, request: Request<'_>) -> Result<&'static str, F
         return Err("ERROR".into());
     }
     let key = key(words.get(1))?;
-    let (Some(flags), Some(exptime)) = (number::<u32>(words[2]), number::<i64>(words[3])) else {
+    let (Some(flags), Some(exptime)) = (flags(words[2]), number::<i64>(words[3])) else {
         return Err(BAD_LINE.into());
     };
     let data = match request.data {
         Data::None => return Err(BAD_LINE.into()),
         Data::Bad => return Err("CLIENT_ERROR bad data chunk".into()),
         Data::TooLarge { .. } => {
-            // As memcached: who wanted to replace the value does not want to read the old one.
+            // As with `replace`.
             if words[0] == b"set" {
                 cx.store.delete(key).await?;
             }
-            return Err("SERVER_ERROR object too large for cache".into());
+            return Err(TOO_LARGE.into());
         }
         Data::Block(data) => data,
     };
@@ -207,19 +189,15 @@ async fn store(cx: &Context<'_>, request: Request<'_>) -> Result<&'static str, F
     add(&cx.figures().counters.sets, 1);
     let (traits, expires) = (Traits { flags, ..Traits::default() }, expires(exptime));
     if words[0] == b"set" {
-        cx.store.put(key, data, traits, expires).await?;
+        replace(cx, key, data, (traits, expires)).await?;
         return Ok("STORED");
     }
     let put = || Change::Put { data: data.to_vec(), traits, expires };
     let store = |item: Option<&Item>| {
         Ok(match (words[0], item) {
             (b"add", None) | (b"replace", Some(_)) => (put(), "STORED"),
-            (b"append", Some(item)) => {
-                (Change::bytes(Some(item), [item.data(), data].concat()), "STORED")
-            }
-            (b"prepend", Some(item)) => {
-                (Change::bytes(Some(item), [data, item.data()].concat()), "STORED")
-            }
+            (b"append", Some(item)) => (joined(item, [item.data(), data].concat()), "STORED"),
+            (b"prepend", Some(item)) => (joined(item, [data, item.data()].concat()), "STORED"),
             (b"cas", Some(item)) if Some(item.cas()) == unique => (put(), "STORED"),
             (b"cas", Some(_)) => (Change::Keep, "EXISTS"),
             (b"cas", None) => (Change::Keep, "NOT_FOUND"),
@@ -227,6 +205,12 @@ async fn store(cx: &Context<'_>, request: Request<'_>) -> Result<&'static str, F
         })
     };
     Ok(cx.store.update(key, store).await?.0)
+}
+
+/// Longer bytes of an item, which is then no longer stale and nobody's to renew.
+fn joined(item: &Item, data: Vec<u8>) -> Change {
+    let traits = Traits { flags: item.traits.flags, ..Traits::default() };
+    Change::Put { data, traits, expires: item.expires_at.into() }
 }
 
 async fn delete(cx: &Context<'_>, words: &[&[u8]]) -> Result<&'static str, Failure> {
@@ -274,7 +258,7 @@ async fn flush_all(cx: &Context<'_>, words: &[&[u8]]) -> Result<&'static str, Fa
     match words[1..] {
         [] | [b"0" | b"noreply"] | [b"0", b"noreply"] => (),
         [delay, ..] if number::<i64>(delay).is_none() => {
-            return Err("CLIENT_ERROR invalid exptime argument".into());
+            return Err(BAD_EXPTIME.into());
         }
         _ => {
             return Err(
