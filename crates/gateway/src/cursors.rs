@@ -4,6 +4,7 @@
 //! So the gateway remembers the cursors of scans that are under way, and gives them numbers.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
 use loch::ScanCursor;
@@ -14,10 +15,19 @@ use crate::limits::CURSORS_MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Cursors(Mutex<Known>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Known {
     last: u64,
     cursors: VecDeque<(u64, ScanCursor)>,
+}
+
+impl Default for Known {
+    /// Begins at any number: those of another gateway, or of the one before, are not known here.
+    fn default() -> Self {
+        let random = RandomState::new().build_hasher().finish();
+        // Some clients keep numbers as doubles.
+        Self { last: random >> 16, cursors: VecDeque::new() }
+    }
 }
 
 impl Cursors {
@@ -53,5 +63,9 @@ mod tests {
         let known = |number: &&u64| cursors.cursor(**number).is_some();
         assert_eq!(numbers.iter().filter(known).count(), CURSORS_MAX);
         assert!(cursors.cursor(numbers[2]).is_none() && cursors.cursor(numbers[3]).is_some());
+        let other = Cursors::default();
+        other.number(ScanCursor::default());
+        assert!(other.cursor(numbers[numbers.len() - 1]).is_none());
+        assert!(numbers.iter().all(|number| *number < 1 << 53));
     }
 }

@@ -536,7 +536,7 @@ fn write_value<'t>(
 ) {
     let start = value.len() - len;
     if len >= LONG_BYTES {
-        return output.send(key, value, start, tail);
+        return output.send(key, value, start..start + len, tail);
     }
     output.bytes.extend_from_slice(&value[start..]);
     output.bytes.extend_from_slice(tail);
