@@ -41,9 +41,22 @@ pub(crate) struct Shared {
     pub accepted: AtomicUsize,
     /// The longest value of the table.
     pub value_bytes_max: u64,
+    /// When all keys are to be deleted, if a client has said so. The first thread does it.
+    pub flushes: Mutex<Option<Instant>>,
 }
 
 impl Shared {
+    /// When all keys are to be deleted.
+    pub fn flush_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.flushes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Deletes all keys at that moment, and not at the one that was wanted before.
+    pub fn flush_later(&self, at: Option<Instant>) {
+        *self.flush_at() = at;
+        self.threads[0].wake();
+    }
+
     /// A counter of all threads.
     pub fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
         let threads = self.threads.iter();

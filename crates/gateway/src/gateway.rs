@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -127,6 +127,7 @@ impl Gateway {
             started: Instant::now(),
             is_stopping: AtomicBool::new(false),
             accepted: AtomicUsize::new(0),
+            flushes: Mutex::default(),
         });
         // From here on its listeners close if it does not start.
         let mut gateway = Self { shared, http: None, threads: Vec::new() };

@@ -48,6 +48,8 @@ pub const UPDATE_TIME: Duration = Duration::from_secs(5);
 pub const MEMCACHED_KEY_BYTES: usize = 250;
 /// Bytes of a line of memcached's protocol that is no list of keys.
 pub const MEMCACHED_LINE_BYTES: usize = 2048;
+/// Bytes of a line of memcached's protocol that is a list of keys.
+pub const MEMCACHED_LIST_BYTES: usize = 4 << 20;
 /// Commands that a transaction can have.
 pub const QUEUED_MAX: usize = 100_000;
 /// Bytes of them.

@@ -205,6 +205,7 @@ mod tests {
             copies: Copies::default(),
             slowlog: Slowlog::new(None),
             accepted: 0.into(),
+            flushes: Default::default(),
             value_bytes_max: 1 << 20,
         })
     }

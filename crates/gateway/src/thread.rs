@@ -70,8 +70,8 @@ struct Place<'t> {
     flags: EventFlags,
 }
 
-/// The end of a turn.
-type Turn<'t> = (usize, Box<Connection<'t>>, Waits);
+/// The end of a turn. One without a connection has deleted all keys.
+type Turn<'t> = (usize, Option<Box<Connection<'t>>>, Waits);
 
 /// Serves connections until the gateway stops.
 pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::Result<()> {
@@ -105,7 +105,8 @@ impl<'a, 't> Thread<'a, 't> {
             let drained = self.drains_until.map(|at| at.saturating_duration_since(Instant::now()));
             let now = (!self.ready.is_empty()).then_some(Duration::ZERO);
             let accepts = self.accepts_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let wait = [held, drained, accepts, now].into_iter().flatten().min();
+            let flush = self.flushes_at().map(|at| at.saturating_duration_since(Instant::now()));
+            let wait = [held, drained, accepts, flush, now].into_iter().flatten().min();
             self.look(&mut events, wait)?;
             if self.accepts_at.is_some_and(|at| at <= Instant::now()) {
                 self.listen()?;
@@ -134,7 +135,7 @@ impl<'a, 't> Thread<'a, 't> {
     fn round<F: Future<Output = Turn<'t>>>(
         &mut self,
         turns: &mut Turns<F>,
-        begin: &impl Fn(usize, Box<Connection<'t>>) -> F,
+        begin: &impl Fn(usize, Option<Box<Connection<'t>>>) -> F,
         ended: &mut Vec<Turn<'t>>,
         lanes: &mut task::Context<'_>,
     ) -> io::Result<()> {
@@ -144,14 +145,24 @@ impl<'a, 't> Thread<'a, 't> {
             let Some(place) = &mut self.places[number] else { continue };
             place.is_ready = false;
             if let Some(connection) = place.connection.take() {
-                turns.begin(begin(number, connection));
+                turns.begin(begin(number, Some(connection)));
             }
+        }
+        if self.flushes_at().is_some_and(|at| at <= Instant::now()) {
+            *self.cx.shared.flush_at() = None;
+            turns.begin(begin(0, None));
         }
         turns.poll(lanes, ended);
         for (number, connection, waits) in ended.drain(..) {
+            let Some(connection) = connection else { continue };
             self.after_turn(number, connection, waits)?;
         }
         Ok(())
+    }
+
+    /// When this thread is to delete all keys.
+    fn flushes_at(&self) -> Option<Instant> {
+        if self.cx.thread() == 0 { *self.cx.shared.flush_at() } else { None }
     }
 
     /// Finds the connections that have something to do, after some time at most.
@@ -368,8 +379,16 @@ fn is_of_one_client(error: &io::Error) -> bool {
 async fn turn<'t>(
     cx: &Context<'t>,
     number: usize,
-    mut connection: Box<Connection<'t>>,
+    mut connection: Option<Box<Connection<'t>>>,
 ) -> Turn<'t> {
-    let waits = connection.turn(cx).await;
+    let waits = match &mut connection {
+        Some(connection) => connection.turn(cx).await,
+        None => {
+            if let Err(failure) = cx.store.flush().await {
+                tracing::warn!(?failure, "a delayed flush_all has not deleted all keys");
+            }
+            Waits::Ended
+        }
+    };
     (number, connection, waits)
 }

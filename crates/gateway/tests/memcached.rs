@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use support::{Reference, differ};
 
 /// A request a line; `\n` stands for the end of a line in it.
@@ -126,6 +128,29 @@ fn what_no_other_server_answers_alike_is_answered() {
     assert!(refused.starts_with("SERVER_ERROR the memory of a table is declared"), "{refused}");
     client.send(b"mn\r\nquit\r\nmn\r\n");
     assert_eq!(support::text(&client.rest()), "MN\r\n");
+}
+
+#[test]
+fn a_flush_with_a_delay_happens_later_unless_another_one_is_wanted() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    let mut ask = |request: &str| support::text(&client.memcached_answer(request.as_bytes()));
+    let is_there = "VALUE k 0 1\r\nv\r\nEND\r\n";
+    for (delays, stays) in
+        [(&["flush_all 1", "flush_all 1000"][..], true), (&["flush_all 1"], false)]
+    {
+        assert_eq!(ask("flush_all\r\nset k 0 0 1\r\nv\r\n"), "OK\r\nSTORED\r\n");
+        for delay in delays {
+            assert_eq!(ask(&format!("{delay}\r\n")), "OK\r\n");
+        }
+        let until = Instant::now() + Duration::from_secs(if stays { 2 } else { 20 });
+        while Instant::now() < until && ask("get k\r\n") == is_there {}
+        assert_eq!(ask("get k\r\n") == is_there, stays, "{delays:?}");
+    }
+    // At once, and the flush that was wanted before happens no more.
+    ask("flush_all 1\r\nflush_all\r\nset k 0 0 1\r\nv\r\n");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(ask("get k\r\n"), is_there);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Requests: a line of words, and a block of data behind some of them.
 
-use crate::limits::MEMCACHED_LINE_BYTES;
+use crate::limits::{MEMCACHED_LINE_BYTES, MEMCACHED_LIST_BYTES};
 
 /// What the front of some bytes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,9 @@ pub(crate) fn parse<'a>(
         let start = bytes.trim_ascii_start();
         [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|verb| start.starts_with(verb))
     };
-    if end.unwrap_or(bytes.len()) > MEMCACHED_LINE_BYTES && !(is_known && is_list()) {
+    let len = end.unwrap_or(bytes.len());
+    let most = || if is_known && is_list() { MEMCACHED_LIST_BYTES } else { MEMCACHED_LINE_BYTES };
+    if len > MEMCACHED_LINE_BYTES && len > most() {
         return Parsed::TooLong;
     }
     let Some(end) = end else { return Parsed::Incomplete { needed: bytes.len() + 1 } };

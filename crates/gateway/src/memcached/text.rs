@@ -1,5 +1,7 @@
 //! The text commands, which memcached has had for long.
 
+use std::time::{Instant, SystemTime};
+
 use super::request::{Data, flags, number};
 use super::{BAD_LINE, Request, TOO_LARGE, VERSION, expires, is_noreply, line, replace};
 use crate::context::Context;
@@ -255,19 +257,15 @@ async fn count(cx: &Context<'_>, words: &[&[u8]], output: &mut Vec<u8>) -> Resul
 }
 
 async fn flush_all(cx: &Context<'_>, words: &[&[u8]]) -> Result<&'static str, Failure> {
-    match words[1..] {
-        [] | [b"0" | b"noreply"] | [b"0", b"noreply"] => (),
-        [delay, ..] if number::<i64>(delay).is_none() => {
-            return Err(BAD_EXPTIME.into());
-        }
-        _ => {
-            return Err(
-                "CLIENT_ERROR this gateway flushes at once only: send flush_all without a \
-                        delay"
-                    .into(),
-            );
-        }
+    let at = match words[1..] {
+        [] | [b"noreply"] => Expires::Never,
+        [delay] | [delay, b"noreply"] => expires(number(delay).ok_or(BAD_EXPTIME)?),
+        _ => return Err("ERROR".into()),
+    };
+    let left = at.time().and_then(|at| at.duration_since(SystemTime::now()).ok());
+    cx.shared.flush_later(left.map(|left| Instant::now() + left));
+    if left.is_none() {
+        cx.store.flush().await?;
     }
-    cx.store.flush().await?;
     Ok("OK")
 }
