@@ -156,13 +156,21 @@ impl<'t> Connection<'t> {
         let Some(incoming) = self.incoming.take() else { return };
         self.input.consume(2);
         let began = Instant::now();
-        let done = incoming.commit().await;
+        let (answer, done) = incoming.commit().await;
         cx.figures().called("set", 1, began.elapsed().as_nanos() as u64);
         add(&cx.figures().counters.sets, 1);
-        let (client, output) = (&self.client, &mut self.output.bytes);
-        match &self.session {
-            Session::Resp(session) => session.long_set(cx, client, done, output),
-            Session::Memcached(session) => session.long_set(cx, client, done, output),
+        self.client.said().command = "set";
+        let output = &mut self.output.bytes;
+        let start = output.len();
+        match done {
+            Ok(_) => output.extend_from_slice(answer.unwrap_or_default().as_bytes()),
+            Err(error) => match &self.session {
+                Session::Resp(session) => session.tell(cx, error.into(), output),
+                Session::Memcached(_) => memcached::tell(cx, error.into(), output),
+            },
+        }
+        if answer.is_none() {
+            output.truncate(start);
         }
         self.needed = 0;
     }

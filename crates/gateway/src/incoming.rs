@@ -75,9 +75,9 @@ impl<'t> Incoming<'t> {
         self.until
     }
 
-    /// Makes the value the key's.
-    pub async fn commit(self) -> (LongSet, loch::Result<Version>) {
-        (self.set, self.reservation.commit_async().await)
+    /// Makes the value the key's. Returns what tells the client so, if it wants any answer.
+    pub async fn commit(self) -> (Option<&'static str>, loch::Result<Version>) {
+        (self.set.answer, self.reservation.commit_async().await)
     }
 
     /// The request as far as it has come, and its length.

@@ -79,7 +79,7 @@ impl Collector for Metrics {
         let now = [
             ("clients", "Clients that are connected", shared.clients.count() as u64),
             ("threads", "Threads that serve clients", shared.threads.len() as u64),
-            ("copied_bytes", "Bytes of long values kept for slow clients", shared.copies.bytes()),
+            ("copied_bytes", "Bytes kept for slow clients", shared.copies.bytes()),
         ];
         for (name, help, value) in now {
             let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

@@ -50,6 +50,8 @@ struct Thread<'a, 't> {
     /// Connections that have something to do.
     ready: VecDeque<usize>,
     drains_until: Option<Instant>,
+    /// When the thread deletes all keys: the first one does, and is woken if that has changed.
+    flush_at: Option<Instant>,
     /// Connections that hold up others for a moment.
     holding: Vec<usize>,
     /// When the thread looked last whether that moment is over.
@@ -86,6 +88,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
         free: Vec::new(),
         ready: VecDeque::new(),
         drains_until: None,
+        flush_at: None,
         holding: Vec::new(),
         looked: Instant::now(),
         accepts_at: None,
@@ -105,12 +108,9 @@ impl<'a, 't> Thread<'a, 't> {
             let drained = self.drains_until.map(|at| at.saturating_duration_since(Instant::now()));
             let now = (!self.ready.is_empty()).then_some(Duration::ZERO);
             let accepts = self.accepts_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let flush = self.flushes_at().map(|at| at.saturating_duration_since(Instant::now()));
+            let flush = self.flush_at.map(|at| at.saturating_duration_since(Instant::now()));
             let wait = [held, drained, accepts, flush, now].into_iter().flatten().min();
             self.look(&mut events, wait)?;
-            if self.accepts_at.is_some_and(|at| at <= Instant::now()) {
-                self.listen()?;
-            }
             let mut ended = Vec::new();
             let mut looked = quanta::Instant::now();
             block_on(poll_fn(|lanes| {
@@ -148,9 +148,13 @@ impl<'a, 't> Thread<'a, 't> {
                 turns.begin(begin(number, Some(connection)));
             }
         }
-        if self.flushes_at().is_some_and(|at| at <= Instant::now()) {
-            *self.cx.shared.flush_at() = None;
-            turns.begin(begin(0, None));
+        if self.flush_at.is_some_and(|at| at <= Instant::now()) {
+            // By now a client may want another time.
+            let mut wanted = self.cx.shared.flush_at();
+            if wanted.take_if(|at| *at <= Instant::now()).is_some() {
+                turns.begin(begin(0, None));
+            }
+            self.flush_at = *wanted;
         }
         turns.poll(lanes, ended);
         for (number, connection, waits) in ended.drain(..) {
@@ -158,11 +162,6 @@ impl<'a, 't> Thread<'a, 't> {
             self.after_turn(number, connection, waits)?;
         }
         Ok(())
-    }
-
-    /// When this thread is to delete all keys.
-    fn flushes_at(&self) -> Option<Instant> {
-        if self.cx.thread() == 0 { *self.cx.shared.flush_at() } else { None }
     }
 
     /// Finds the connections that have something to do, after some time at most.
@@ -179,6 +178,9 @@ impl<'a, 't> Thread<'a, 't> {
                 listener @ LISTENERS.. => self.accept((listener - LISTENERS) as usize),
                 connection => self.is_ready(connection as usize),
             }
+        }
+        if self.accepts_at.is_some_and(|at| at <= Instant::now()) {
+            self.listen()?;
         }
         if !self.holding.is_empty() && self.looked.elapsed() >= RESERVATION_TIME / 2 {
             self.look_at_holding();
@@ -232,6 +234,9 @@ impl<'a, 't> Thread<'a, 't> {
             if self.places[number].as_ref().is_some_and(is_killed) {
                 self.end(number);
             }
+        }
+        if self.cx.thread() == 0 {
+            self.flush_at = *shared.flush_at();
         }
         if shared.is_stopping.load(Ordering::Acquire) && self.drains_until.is_none() {
             self.drains_until = Some(Instant::now() + DRAIN_TIME);

@@ -163,22 +163,6 @@ impl Session {
         Some(LongSet { key, start, len, ends_anyhow: false, traits, expires, answer })
     }
 
-    /// Answers such a request.
-    pub fn long_set(
-        &self,
-        cx: &Context<'_>,
-        client: &Client,
-        (set, done): (LongSet, loch::Result<Version>),
-        output: &mut Vec<u8>,
-    ) {
-        client.said().command = "set";
-        match (done, set.answer) {
-            (Ok(_), answer) => output.extend_from_slice(answer.unwrap_or_default().as_bytes()),
-            (Err(error), Some(_)) => tell(cx, error.into(), output),
-            (Err(_), None) => add(&cx.figures().counters.errors, 1),
-        }
-    }
-
     /// Executes requests as long as their answers may be written. Returns how many, and whether the
     /// connection goes on.
     async fn execute_all<'t>(
@@ -543,7 +527,7 @@ fn write_value<'t>(
 }
 
 /// Answers a failure.
-fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
+pub(crate) fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
     add(&cx.figures().counters.errors, 1);
     match failure {
         Failure::Said(said) => line(output, &said),

@@ -23,7 +23,6 @@ mod transaction;
 
 use std::ops::Range;
 
-use loch::Version;
 use loch::lanes::run;
 use quanta::Instant;
 
@@ -180,19 +179,9 @@ impl Session {
         fits.then_some(LongSet { key, start, len, ends_anyhow, traits, expires, answer })
     }
 
-    /// Answers such a SET.
-    pub fn long_set(
-        &self,
-        cx: &Context<'_>,
-        client: &Client,
-        (set, done): (LongSet, loch::Result<Version>),
-        output: &mut Vec<u8>,
-    ) {
-        client.said().command = "set";
-        match done {
-            Ok(_) => output.extend_from_slice(set.answer.unwrap_or_default().as_bytes()),
-            Err(error) => tell(cx, Err(error.into()), &mut self.reply(output)),
-        }
+    /// Answers a failure of such a SET.
+    pub fn tell(&self, cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
+        tell(cx, Err(failure), &mut self.reply(output));
     }
 
     fn refuse(&self, output: &mut Vec<u8>, problem: &str) {

@@ -90,7 +90,7 @@ fn parse_array<'a>(
     arguments: &mut Vec<&'a [u8]>,
 ) -> Parsed {
     let before = arguments.len();
-    let (count, at) = match std::mem::take(begun) {
+    let (count, mut at) = match std::mem::take(begun) {
         Begun { left: 0, .. } => match array_head(bytes, known) {
             Ok(head) => head,
             Err(parsed) => return parsed,
@@ -100,7 +100,6 @@ fn parse_array<'a>(
             (left, at)
         }
     };
-    let mut at = at;
     for left in (0..count).rev() {
         match parse_argument(bytes, at, left, known) {
             Ok((argument, next)) => {
