@@ -11,6 +11,8 @@
 //!    each aligned word in it, because processors divide accesses at lines, which end with words.
 //! 2. Therefore a READ takes no part of such a word a second time, unless it takes the whole word
 //!    again; and a WRITE writes no part of it before the whole word.
+//! 3. The instruction that writes the last byte of a WRITE is its last that writes: another thread
+//!    that has seen that byte may change all of them, and this one may stand still at any moment.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) use moves::{copy_in, copy_out};
@@ -114,7 +116,9 @@ mod moves {
                 move_16(src, dst, len - 16);
             } else if len >= 8 {
                 move_8(src, dst, 0);
-                move_8(src, dst, len - 8);
+                if len > 8 {
+                    move_8(src, dst, len - 8);
+                }
             } else {
                 short(src, dst, len);
             }
@@ -192,10 +196,13 @@ mod moves {
         // SAFETY: the caller vouches for `len` bytes on both sides. The second move ends with them,
         // and begins with or behind them: four fit.
         unsafe {
-            if len >= 4 {
+            if len > 4 {
                 asm!("mov {a:e}, [{s}]", "mov {b:e}, [{s} + {l}]", "mov [{d}], {a:e}",
                     "mov [{d} + {l}], {b:e}", s = in(reg) src, d = in(reg) dst, l = in(reg) len - 4,
                     a = out(reg) _, b = out(reg) _, options(nostack, preserves_flags));
+            } else if len == 4 {
+                asm!("mov {a:e}, [{s}]", "mov [{d}], {a:e}", s = in(reg) src, d = in(reg) dst,
+                    a = out(reg) _, options(nostack, preserves_flags));
             } else if len > 0 {
                 asm!("rep movsb", inout("rcx") len => _, inout("rsi") src => _,
                     inout("rdi") dst => _, options(nostack, preserves_flags));
@@ -324,6 +331,67 @@ pub(super) fn prefetch_to_write(at: *const u8) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Invariant 3, by a processor that stops after each instruction.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+    mod step_by_step {
+        use std::arch::asm;
+        use std::mem::MaybeUninit;
+        use std::ptr;
+        use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+
+        use super::super::copy_in;
+
+        const FULL: u8 = 0xAA;
+        const EMPTY: u8 = 0x55;
+        static BEGIN: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+        static LEN: AtomicUsize = AtomicUsize::new(0);
+
+        /// Plays the other thread: as soon as the last byte is there, it changes all of them, once.
+        extern "C" fn after_an_instruction(_: libc::c_int) {
+            let (begin, len) = (BEGIN.load(Relaxed), LEN.load(Relaxed));
+            // SAFETY: the test has set both to memory of its own, which it does not use while it is
+            // stopped.
+            unsafe {
+                if len > 0 && begin.add(len - 1).read_volatile() == FULL {
+                    ptr::write_bytes(begin, EMPTY, len);
+                    LEN.store(0, Relaxed);
+                }
+            }
+        }
+
+        #[test]
+        fn a_write_writes_nothing_after_its_last_byte() {
+            // SAFETY: all zeros are an action without flags; the handler calls nothing that a
+            // handler must not call. Nothing else in these tests uses the signal.
+            unsafe {
+                let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+                action.sa_sigaction = after_an_instruction as extern "C" fn(libc::c_int) as usize;
+                assert_eq!(libc::sigaction(libc::SIGTRAP, &action, ptr::null_mut()), 0);
+            }
+            let source = vec![FULL; 70_000];
+            let long = [255, 256, 257, 4095, 4096, 4100, 4104, 65_536, 65_540, 65_544];
+            for len in (1..100).chain(long) {
+                for offset in (0..8).step_by(if len < 100 { 1 } else { 4 }) {
+                    let mut words = vec![0u64; len / 8 + 3];
+                    let begin = words.as_mut_ptr().cast::<u8>().wrapping_add(offset);
+                    BEGIN.store(begin, Relaxed);
+                    LEN.store(len, Relaxed);
+                    // SAFETY: `begin` has `len` bytes behind it, and so has the source. The flag
+                    // makes the processor stop after each instruction, for the handler above, until
+                    // it is cleared; both ways the other flags stay as they are.
+                    unsafe {
+                        asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq");
+                        copy_in(source.as_ptr(), begin, len);
+                        asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq");
+                    }
+                    // SAFETY: as above.
+                    let left = unsafe { std::slice::from_raw_parts(begin, len) };
+                    assert!(left.iter().all(|byte| *byte == EMPTY), "{len} bytes at {offset}");
+                }
+            }
+        }
+    }
 
     type Copy = unsafe fn(*const u8, *mut u8, usize);
     const COPIES: [Copy; 4] = [copy_in, copy_out, words::copy_in, words::copy_out];
