@@ -223,6 +223,7 @@ impl Client<'_> {
             0..7 => Ask::Get,
             7..11 => Ask::Put(tag),
             11..13 => Ask::PutIfAbsent(tag),
+            15 if tag.is_multiple_of(2) => Ask::DeleteIfVersion(self.versions[key].get()),
             13..16 => Ask::PutIfVersion { version: self.versions[key].get(), value: tag },
             // Sums of random numbers tell what was added.
             16..18 if is_counter(key) => Ask::Add(random.random()),
@@ -270,6 +271,10 @@ impl Client<'_> {
                 Answer::Found(found.map(tag))
             }),
             Ask::Delete => table.delete(&name).await.map(Answer::Deleted),
+            Ask::DeleteIfVersion(version) => {
+                let version = Version::from_u64(version);
+                table.delete_if_version(&name, version).await.map(Answer::Deleted)
+            }
             Ask::Add(add) => table.fetch_add(&name, add).await.map(Answer::Before),
             Ask::Update(_) | Ask::Expire(_) | Ask::Forget => unreachable!("none is chosen"),
         }

@@ -175,7 +175,7 @@ fn storage(c: &mut Criterion) {
     c.bench_function("put, update", |b| b.iter(|| rig.put(black_box(&key), &value)));
     c.bench_function("delete and put, insert", |b| {
         b.iter(|| {
-            rig.execute(&key, &Operation::Delete);
+            rig.execute(&key, &Operation::Delete { of: None });
             rig.put(black_box(&key), &value);
         })
     });

@@ -83,8 +83,12 @@ impl<'a> Operation<'a> {
             Operation::Put { value, options } | Operation::PutIf { value, options, .. } => {
                 (Outcome::Stored(version), store(NewValue::Given(value), options.expires_at_ms))
             }
-            Operation::Delete if there.is_none() => (Outcome::Deleted(false), Effect::Nothing),
-            Operation::Delete => (Outcome::Deleted(true), Effect::Remove),
+            Operation::Delete { of }
+                if there.is_some() && of.is_none_or(|of| there == Some(of)) =>
+            {
+                (Outcome::Deleted(true), Effect::Remove)
+            }
+            Operation::Delete { .. } => (Outcome::Deleted(false), Effect::Nothing),
             Operation::FetchAdd(add) => {
                 let before = present.map_or(Ok(0), |present| counter(present.value))?;
                 let sum = before.wrapping_add(add).to_le_bytes();
@@ -203,12 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn a_delete_of_nothing_changes_nothing() {
+    fn a_delete_of_nothing_or_of_another_version_changes_nothing() {
         let none = Ok((Outcome::Deleted(false), Effect::Nothing));
-        assert_eq!(Operation::Delete.on(None, 4), none);
-        assert_eq!(
-            Operation::Delete.on(Some(PRESENT), 4),
-            Ok((Outcome::Deleted(true), Effect::Remove))
-        );
+        let removed = Ok((Outcome::Deleted(true), Effect::Remove));
+        for of in [None, Some(3)] {
+            assert_eq!(Operation::Delete { of }.on(None, 4), none);
+            assert_eq!(Operation::Delete { of }.on(Some(PRESENT), 4), removed);
+        }
+        assert_eq!(Operation::Delete { of: Some(2) }.on(Some(PRESENT), 4), none);
     }
 }

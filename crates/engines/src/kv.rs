@@ -80,7 +80,15 @@ pub trait Kv {
     /// # Errors
     /// As [`Kv::execute`].
     async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.execute(key, Operation::Delete).await?.deleted()
+        self.execute(key, Operation::Delete { of: None }).await?.deleted()
+    }
+
+    /// Deletes the value of `key` if it has this version. Returns whether it did.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`], and [`EngineError::NoVersions`].
+    async fn delete_if(&self, key: &[u8], version: u64) -> Result<bool, EngineError> {
+        self.execute(key, Operation::Delete { of: Some(version) }).await?.deleted()
     }
 
     /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns the number

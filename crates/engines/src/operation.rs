@@ -85,7 +85,10 @@ pub enum Operation<'a> {
         options: PutOptions,
     },
     /// Deletes the value.
-    Delete,
+    Delete {
+        /// The version that the value must have, if it must have a certain one.
+        of: Option<u64>,
+    },
     /// Adds this number, wrapping; a key without a value counts as 0.
     FetchAdd(u64),
     /// Appends these bytes to the value, which still expires when it did. A key without a value
@@ -140,7 +143,7 @@ pub enum Outcome<'a> {
     /// The condition did not hold, or there is no value to touch: the version of the present value,
     /// if there is one.
     Refused(Option<u64>),
-    /// DELETE: whether there was a value.
+    /// DELETE: whether there was a value, or one of the expected version.
     Deleted(bool),
     /// FETCH_ADD: the number before.
     Before(u64),
@@ -171,7 +174,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// The outcome of a DELETE: whether there was a value.
+    /// The outcome of a DELETE: whether there was such a value.
     ///
     /// # Errors
     /// As [`Outcome::stored`].

@@ -47,7 +47,9 @@ fn ask(random: &mut ChaCha8Rng, value: u64) -> Ask {
         9 => Ask::PutIfVersion { version: NO_VERSION, value },
         // The version is put in when it is asked.
         10 => Ask::PutIfVersion { version: 0, value },
-        11..13 => Ask::Delete,
+        11 => Ask::Delete,
+        12 if value.is_multiple_of(2) => Ask::DeleteIfVersion(0),
+        12 => Ask::Delete,
         _ => Ask::Add(value),
     }
 }
@@ -75,6 +77,7 @@ async fn answer<F: Fabric>(client: &Client<F>, key: &[u8], ask: Ask) -> Answer {
             done.map(conditional)
         }
         Ask::Delete => client.delete(key).await.map(Answer::Deleted),
+        Ask::DeleteIfVersion(version) => client.delete_if(key, version).await.map(Answer::Deleted),
         Ask::Add(n) => client.fetch_add(key, n).await.map(Answer::Before),
         Ask::Append(_) | Ask::Touch(_) | Ask::Update(_) | Ask::Expire(_) | Ask::Forget => {
             unreachable!("none is asked for")
@@ -167,7 +170,9 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
         works.push(Some(Box::pin(async move {
             let mut versions = [NO_VERSION; KEYS as usize];
             for (key, mut ask) in work {
-                if let Ask::PutIfVersion { version: version @ 0, .. } = &mut ask {
+                if let Ask::PutIfVersion { version: version @ 0, .. }
+                | Ask::DeleteIfVersion(version @ 0) = &mut ask
+                {
                     *version = versions[key as usize];
                 }
                 let at = history.borrow().len();

@@ -84,8 +84,8 @@ fn what_is_put_is_read() {
     let second = rig.put(b"key", &[7; 5000]).unwrap();
     assert!(second > first && second & 0xff == 3, "a version carries its node");
     assert_eq!(rig.get(b"key"), Some((vec![7; 5000], second)));
-    assert_eq!(rig.execute(b"key", Operation::Delete), Ok(Outcome::Deleted(true)));
-    assert_eq!(rig.execute(b"key", Operation::Delete), Ok(Outcome::Deleted(false)));
+    assert_eq!(rig.execute(b"key", Operation::Delete { of: None }), Ok(Outcome::Deleted(true)));
+    assert_eq!(rig.execute(b"key", Operation::Delete { of: None }), Ok(Outcome::Deleted(false)));
     assert_eq!(rig.get(b"key"), None);
     assert_eq!(rig.put(b"", b""), Err(EngineError::KeyEmpty));
     assert_eq!(block_on(rig.reader.contains(&rig.fabric, b"")), Err(EngineError::KeyEmpty));
@@ -163,7 +163,7 @@ fn what_has_expired_is_absent() {
     assert_eq!(rig.execute(b"past", Operation::FetchAdd(2)), Ok(Outcome::Before(0)));
     assert_eq!(rig.get(b"past").unwrap().0, 2u64.to_le_bytes());
     rig.execute(b"past", Operation::Put { value: b"v", options: options(now - 1) }).unwrap();
-    assert_eq!(rig.execute(b"past", Operation::Delete), Ok(Outcome::Deleted(false)));
+    assert_eq!(rig.execute(b"past", Operation::Delete { of: None }), Ok(Outcome::Deleted(false)));
     rig.sound();
 }
 
@@ -198,7 +198,7 @@ fn when_no_memory_is_left_a_put_is_refused_and_nothing_is_lost() {
     assert!((0..kept).all(|key| rig.get(&key.to_le_bytes()).is_some()));
     rig.sound();
     assert_eq!(rig.put(&0u32.to_le_bytes(), b"short").ok(), None, "that needs a block too");
-    rig.execute(&0u32.to_le_bytes(), Operation::Delete).unwrap();
+    rig.execute(&0u32.to_le_bytes(), Operation::Delete { of: None }).unwrap();
     rig.put(b"another", &[1; 200]).unwrap();
     // An index that cannot grow says so.
     let mut rig = Rig::new(shape(4 << 10, 4));
@@ -233,7 +233,7 @@ fn staged_changes_of_one_key_do_not_meet() {
         };
         // Nobody sees it, and nobody else may change the key.
         assert_eq!(rig.get(key), None);
-        for operation in [put, Operation::Delete, Operation::FetchAdd(1)] {
+        for operation in [put, Operation::Delete { of: None }, Operation::FetchAdd(1)] {
             let second = rig.store.prepare(&rig.fabric, key, &operation).unwrap();
             assert!(matches!(second, Prepared::Later));
         }
@@ -283,7 +283,7 @@ proptest! {
             match what {
                 0 => {
                     let was = model.remove(&key).is_some();
-                    let deleted = rig.execute(&name, Operation::Delete);
+                    let deleted = rig.execute(&name, Operation::Delete { of: None });
                     prop_assert_eq!(deleted, Ok(Outcome::Deleted(was)));
                 }
                 1 => prop_assert_eq!(rig.get(&name), model.get(&key).cloned()),
@@ -351,7 +351,7 @@ fn a_scan_finds_all_keys_while_others_make_them_move() {
         for _ in 0..50 {
             rig.put(&next.to_le_bytes(), b"comes and goes").unwrap();
             if let Some(old) = next.checked_sub(200) {
-                rig.execute(&old.to_le_bytes(), Operation::Delete).unwrap();
+                rig.execute(&old.to_le_bytes(), Operation::Delete { of: None }).unwrap();
             }
             next += 1;
         }
@@ -373,7 +373,7 @@ fn a_scan_begins_again_when_too_much_was_moved_or_the_index_was_replaced() {
             while rig.store.counts().moves <= before + PILAF_MOVES_KEPT as u64 {
                 rig.put(&next.to_le_bytes(), b"comes and goes").unwrap();
                 if let Some(old) = next.checked_sub(300) {
-                    rig.execute(&old.to_le_bytes(), Operation::Delete).unwrap();
+                    rig.execute(&old.to_le_bytes(), Operation::Delete { of: None }).unwrap();
                 }
                 next += 1;
             }

@@ -115,7 +115,7 @@ async fn serve(fabric: SimEndpoint, notes: Rc<Notes>, seed: u64) {
         };
         let (value, options) = (&value[..], PutOptions::default());
         let operation = match ask {
-            Ask::Delete => Operation::Delete,
+            Ask::Delete => Operation::Delete { of: None },
             Ask::Put(_) => Operation::Put { value, options },
             _ => Operation::PutIf { value, expect: Expect::Absent, options },
         };
@@ -343,7 +343,7 @@ fn a_key_is_in_zero_places_at_no_moment() {
                 let options = PutOptions::default();
                 let put = Operation::Put { value: &value, options };
                 let operation = if number >= KEYS && fabric.random() % 2 == 0 {
-                    Operation::Delete
+                    Operation::Delete { of: None }
                 } else {
                     put
                 };

@@ -48,7 +48,9 @@ fn ask(random: &mut ChaCha8Rng, value: u64) -> Ask {
         8 => Ask::PutIfAbsent(value),
         // The version is put in when it is asked.
         9 => Ask::PutIfVersion { version: 0, value },
-        10..12 => Ask::Delete,
+        10 => Ask::Delete,
+        11 if value.is_multiple_of(2) => Ask::DeleteIfVersion(0),
+        11 => Ask::Delete,
         _ => Ask::Add(value),
     }
 }
@@ -76,6 +78,7 @@ async fn answer<F: Fabric>(client: &published::Client<F>, key: &[u8], ask: Ask) 
             done.map(conditional)
         }
         Ask::Delete => client.delete(key).await.map(Answer::Deleted),
+        Ask::DeleteIfVersion(version) => client.delete_if(key, version).await.map(Answer::Deleted),
         Ask::Add(n) => client.fetch_add(key, n).await.map(Answer::Before),
         Ask::Append(_) | Ask::Touch(_) | Ask::Update(_) | Ask::Expire(_) | Ask::Forget => {
             unreachable!("none is asked for")
@@ -142,7 +145,7 @@ async fn operate(
 ) {
     let mut versions = [1 << 63; KEYS as usize];
     for (key, mut ask) in work {
-        if let Ask::PutIfVersion { version, .. } = &mut ask {
+        if let Ask::PutIfVersion { version, .. } | Ask::DeleteIfVersion(version) = &mut ask {
             *version = versions[key as usize];
         }
         let at = history.borrow().len();

@@ -581,7 +581,10 @@ fn a_worker_of_kv_direct_reports_in_the_middle_of_a_merge() {
     });
     for key in 0..KEYS {
         rig.run_client(async move |client| {
-            client.execute(&key.to_le_bytes(), Operation::Delete).await.expect("it is there");
+            client
+                .execute(&key.to_le_bytes(), Operation::Delete { of: None })
+                .await
+                .expect("it is there");
         });
         let report = rig.report();
         assert_eq!((report.entries, report.broken), (u64::from(KEYS - 1 - key), vec![]));

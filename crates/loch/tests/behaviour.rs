@@ -314,6 +314,13 @@ fn conditions_are_kept(kind: &Kind) {
     let done = table.put_if_version(b"key", b"two", first).unwrap();
     assert!(matches!(done, Conditional::Done(_)));
     assert_eq!(bytes(&table, b"key"), Some(b"two".to_vec()));
+    let Conditional::Done(second) = done else { panic!("{done:?}") };
+    assert!(!table.delete_if_version(b"key", first).unwrap());
+    assert!(!table.delete_if_version(b"none", second).unwrap());
+    assert_eq!(bytes(&table, b"key"), Some(b"two".to_vec()));
+    assert!(table.delete_if_version(b"key", second).unwrap());
+    assert_eq!(bytes(&table, b"key"), None);
+    assert!(!table.delete_if_version(b"key", second).unwrap());
     let none = table.put_if_version(b"none", b"x", first).unwrap();
     assert_eq!(none, Conditional::Refused(None));
     let ttl = PutOptions { expiry: Expiry::In(Duration::from_secs(60)) };

@@ -19,6 +19,8 @@ pub enum Ask {
     },
     /// To have no value.
     Delete,
+    /// To have no value if its value has this version.
+    DeleteIfVersion(u64),
     /// To have this much more, wrapping; a missing value counts as 0.
     Add(u64),
     /// To have its value with this one behind it, which is [`appended`]; a key without a value gets
@@ -184,7 +186,12 @@ impl Operation {
             Ask::Put(value) | Ask::PutIfAbsent(value) | Ask::PutIfVersion { value, .. } => {
                 Some(value)
             }
-            Ask::Get | Ask::Delete | Ask::Add(_) | Ask::Append(_) | Ask::Update(_) => None,
+            Ask::Get
+            | Ask::Delete
+            | Ask::DeleteIfVersion(_)
+            | Ask::Add(_)
+            | Ask::Append(_)
+            | Ask::Update(_) => None,
             Ask::Touch(_) | Ask::Expire(_) | Ask::Forget => None,
         }
     }

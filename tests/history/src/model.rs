@@ -76,6 +76,10 @@ impl Step {
                 state?.named(version, is_new).map(Some)
             }
             (Ask::Delete, Answer::Deleted(true)) => state.map(|_| None),
+            (Ask::DeleteIfVersion(_), Answer::Deleted(true)) => self.effect(state, is_new),
+            (Ask::DeleteIfVersion(version), Answer::Deleted(false)) => {
+                state.is_none_or(|held| held.version != Some(version)).then_some(state)
+            }
             (Ask::Delete, Answer::Done) => Some(None),
             (Ask::Put(_) | Ask::PutIfAbsent(_) | Ask::Append(_) | Ask::Update(_), Answer::Done) => {
                 self.effect(state, is_new)
@@ -138,6 +142,7 @@ impl Step {
             Ask::Put(_) => Some(written),
             Ask::PutIfAbsent(_) => state.is_none().then_some(written),
             Ask::PutIfVersion { version, .. } => state?.named(version, is_new).map(|_| written),
+            Ask::DeleteIfVersion(version) => state?.named(version, is_new).map(|_| None),
             Ask::Delete | Ask::Forget => state.map(|_| None),
             Ask::Touch(tag) => {
                 let touched = |held| Held { root: Value::Number(tag), version: None, ..held };
@@ -178,7 +183,8 @@ impl Step {
             (Ask::Touch(_), Some(Answer::Found(_))) => None,
             (_, Some(Answer::Found(found))) => found.map(|(_, version)| version),
             (_, Some(Answer::Refused(version))) => version,
-            (Ask::PutIfVersion { version, .. }, _) => Some(version),
+            (Ask::DeleteIfVersion(_), Some(Answer::Deleted(false))) => None,
+            (Ask::PutIfVersion { version, .. } | Ask::DeleteIfVersion(version), _) => Some(version),
             _ => None,
         };
         [sees, gives]

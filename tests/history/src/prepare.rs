@@ -188,7 +188,7 @@ fn number_versions<'a>(all: impl Iterator<Item = &'a mut Prepared>) -> usize {
             let next = numbers.len() as u64;
             *version = *numbers.entry(*version).or_insert(next);
         };
-        if let Ask::PutIfVersion { version, .. } = &mut step.ask {
+        if let Ask::PutIfVersion { version, .. } | Ask::DeleteIfVersion(version) = &mut step.ask {
             number(version);
         }
         if let Some(

@@ -90,6 +90,7 @@ pub(crate) fn worded(operation: &Operation) -> (String, String) {
         Ask::PutIfAbsent(value) => format!("put {value} if absent"),
         Ask::PutIfVersion { version, value } => format!("put {value} if v{version}"),
         Ask::Delete => "delete".to_owned(),
+        Ask::DeleteIfVersion(version) => format!("delete v{version}"),
         Ask::Expire(value) => format!("{value} expires"),
         Ask::Forget => "the store may forget".to_owned(),
         Ask::Add(add) => format!("add {add}"),

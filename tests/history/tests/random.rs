@@ -89,7 +89,10 @@ impl Store {
                 }
             }
             Ask::Expire(_) | Ask::Forget => unreachable!("nobody is told of it"),
-            Ask::Delete => Answer::Deleted(self.keys.remove(&key).is_some()),
+            Ask::DeleteIfVersion(asked) if version != Some(asked) => Answer::Deleted(false),
+            Ask::Delete | Ask::DeleteIfVersion(_) => {
+                Answer::Deleted(self.keys.remove(&key).is_some())
+            }
             Ask::Add(add) => {
                 let before = held.map_or(0, |(value, _)| value);
                 self.store(key, before.wrapping_add(add));
@@ -156,7 +159,10 @@ fn history_of(plan: Plan, seed: u64) -> Vec<Operation> {
                 let old = random.random_range(1..n as u64 + 2).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let now = store.keys.get(&key).map(|(_, version)| *version);
                 let version = now.filter(|_| random.random_range(0..4) != 0).unwrap_or(old);
-                Ask::PutIfVersion { version, value }
+                match random.random_range(0..3) {
+                    0 => Ask::DeleteIfVersion(version),
+                    _ => Ask::PutIfVersion { version, value },
+                }
             }
             8..10 => Ask::Delete,
             kind if kind < 10 + adds => Ask::Add(value),

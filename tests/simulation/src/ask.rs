@@ -42,6 +42,7 @@ pub async fn ask(
             Answer::Found(found.map(|value| (tag_of(&value), value.version())))
         }
         Ask::Delete => Answer::Deleted(client.delete(key).await?),
+        Ask::DeleteIfVersion(version) => Answer::Deleted(client.delete_if(key, version).await?),
         Ask::Add(add) => Answer::Before(client.fetch_add(key, add).await?),
         Ask::Update(_) | Ask::Expire(_) | Ask::Forget => unreachable!("not every client has them"),
     })

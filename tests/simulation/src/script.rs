@@ -409,7 +409,10 @@ fn pick(
         9 => match notes.versions.borrow().get(&key) {
             Some(known) => {
                 let version = known[random.random_range(0..known.len())];
-                Ask::PutIfVersion { version, value }
+                match setting.touches && value.is_multiple_of(4) {
+                    true => Ask::DeleteIfVersion(version),
+                    false => Ask::PutIfVersion { version, value },
+                }
             }
             None => Ask::Get,
         },

@@ -408,7 +408,8 @@ pub(super) fn error_of(failure: Failure, action: &Action<'_>) -> EngineError {
         Failure::Trapped(number) => EngineError::FunctionFailed { number },
         Failure::Unsupported => match action {
             Action::PutIf { expect: Expect::Version(_), .. }
-            | Action::Touch { of: Some(_), .. } => EngineError::NoVersions,
+            | Action::Touch { of: Some(_), .. }
+            | Action::Delete { of: Some(_) } => EngineError::NoVersions,
             _ => EngineError::Unsupported,
         },
         Failure::NoRoom | Failure::Malformed => strange(),

@@ -103,7 +103,10 @@ pub enum Action<'a> {
     /// Gives the present value another expiry, and returns the value.
     GetAndTouch(PutOptions),
     /// Deletes the value.
-    Delete,
+    Delete {
+        /// The version that the value must have, if it must have a certain one.
+        of: Option<u64>,
+    },
     /// `update_scalar2scalar`: replaces the one element by the function's result for it; a key
     /// without a value counts as 0.
     Update(Lambda),
@@ -140,7 +143,7 @@ impl<'a> From<Operation<'a>> for Action<'a> {
             Operation::PutIf { value, expect, options } => Self::PutIf { value, expect, options },
             Operation::Append(bytes) => Self::Append(bytes),
             Operation::Touch { of, options } => Self::Touch { of, options },
-            Operation::Delete => Self::Delete,
+            Operation::Delete { of } => Self::Delete { of },
             Operation::FetchAdd(operand) => {
                 let function = Function::Builtin(Builtin::Add);
                 Self::Update(Lambda { function, element: Element::U64, operand, second: 0 })

@@ -53,7 +53,10 @@ macro_rules! kv {
                     Operation::PutIf { value, expect, options } => {
                         self.put_if(key, value, expect, options).await?.into()
                     }
-                    Operation::Delete => Outcome::Deleted(self.delete(key).await?),
+                    Operation::Delete { of: None } => Outcome::Deleted(self.delete(key).await?),
+                    Operation::Delete { of: Some(version) } => {
+                        Outcome::Deleted(self.delete_if(key, version).await?)
+                    }
                     Operation::FetchAdd(add) => Outcome::Before(self.fetch_add(key, add).await?),
                     Operation::Append(bytes) => {
                         let appends = append(self, &self$(.$base)?, key, bytes);
@@ -91,6 +94,14 @@ macro_rules! kv {
 
             fn delete(&self, key: &[u8]) -> impl Future<Output = Result<bool, EngineError>> {
                 self.delete(key)
+            }
+
+            fn delete_if(
+                &self,
+                key: &[u8],
+                version: u64,
+            ) -> impl Future<Output = Result<bool, EngineError>> {
+                self.delete_if(key, version)
             }
 
             fn fetch_add(

@@ -91,7 +91,10 @@ impl Store {
         let (mut made, mut before) = (None, None);
         let (given, options) = match *operation {
             Operation::Get | Operation::Contains => panic!("reads are not prepared"),
-            Operation::Delete => {
+            Operation::Delete { of: Some(of) } if version != Some(of) => {
+                return Ok(Prepared::Answer(Outcome::Deleted(false)));
+            }
+            Operation::Delete { .. } => {
                 let outcome = Outcome::Deleted(alive.is_some());
                 return Ok(self.prepare_delete(found, outcome));
             }

@@ -32,6 +32,7 @@
 use loch_fabric::Buf;
 use zerocopy::TryFromBytes;
 
+use super::code::{Code, HAVE_OPERAND};
 use super::reply::Short;
 use super::seal::Seal;
 use crate::limits::KEY_BYTES_MAX;
@@ -62,25 +63,6 @@ pub fn session_number(incarnation: u64) -> u64 {
 
 const WORDS: usize = REQUEST_TRAILER_BYTES / 8;
 const REPLY_WORDS: usize = REPLY_TRAILER_BYTES / 8;
-
-/// The operation of a request, as it stands in the message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
-#[repr(u8)]
-enum Code {
-    Hello = 1,
-    Get,
-    Contains,
-    Put,
-    PutIfAbsent,
-    PutIfVersion,
-    Delete,
-    FetchAdd,
-    Packet,
-    ReadPacket,
-    Append,
-    Touch,
-    TouchVersion,
-}
 
 /// The flag of a request that gives a value an expiry.
 const EXPIRES: u8 = 1;
@@ -189,7 +171,8 @@ impl<'a> Body<'a> {
             Operation::Put { .. } => Code::Put,
             Operation::PutIf { expect: Expect::Absent, .. } => Code::PutIfAbsent,
             Operation::PutIf { expect: Expect::Version(_), .. } => Code::PutIfVersion,
-            Operation::Delete => Code::Delete,
+            Operation::Delete { of: None } => Code::Delete,
+            Operation::Delete { of: Some(_) } => Code::DeleteVersion,
             Operation::FetchAdd(_) => Code::FetchAdd,
             Operation::Append(_) => Code::Append,
             Operation::Touch { of: None, .. } => Code::Touch,
@@ -204,7 +187,8 @@ impl<'a> Body<'a> {
         match operation {
             Operation::PutIf { expect: Expect::Version(operand), .. }
             | Operation::FetchAdd(operand)
-            | Operation::Touch { of: Some(operand), .. } => Some(*operand),
+            | Operation::Touch { of: Some(operand), .. }
+            | Operation::Delete { of: Some(operand) } => Some(*operand),
             _ => None,
         }
     }
@@ -265,8 +249,7 @@ impl Ticket {
     pub(super) fn told_len([kind, lens]: [u64; 2]) -> usize {
         let [code, flags, low, high, ..] = kind.to_le_bytes();
         let is_keyless = [Code::Hello, Code::Packet, Code::ReadPacket].map(|it| it as u8);
-        let has_operand =
-            [Code::PutIfVersion, Code::FetchAdd, Code::TouchVersion].map(|it| it as u8);
+        let has_operand = HAVE_OPERAND.map(|it| it as u8);
         let key_less_one = usize::from(u16::from_le_bytes([low, high]));
         let key = if is_keyless.contains(&code) { 0 } else { key_less_one + 1 };
         let words = usize::from(flags & EXPIRES) + usize::from(has_operand.contains(&code));
@@ -299,7 +282,7 @@ impl Ticket {
 
     #[inline]
     fn has_operand(&self) -> bool {
-        matches!(self.code, Code::PutIfVersion | Code::FetchAdd | Code::TouchVersion)
+        HAVE_OPERAND.contains(&self.code)
     }
 
     #[inline]
@@ -396,7 +379,8 @@ impl Ticket {
             Code::PutIfVersion => {
                 Operation::PutIf { value, expect: Expect::Version(operand), options }
             }
-            Code::Delete => Operation::Delete,
+            Code::Delete => Operation::Delete { of: None },
+            Code::DeleteVersion => Operation::Delete { of: Some(operand) },
             Code::FetchAdd => Operation::FetchAdd(operand),
             Code::Append => Operation::Append(value),
             Code::Touch => Operation::Touch { of: None, options },
@@ -619,7 +603,8 @@ mod tests {
             Operation::Put { value, options },
             Operation::PutIf { value, expect: Expect::Absent, options },
             Operation::PutIf { value, expect: Expect::Version(operand), options },
-            Operation::Delete,
+            Operation::Delete { of: None },
+            Operation::Delete { of: Some(operand) },
             Operation::FetchAdd(operand),
             Operation::Append(value),
             Operation::Touch { of: None, options },
@@ -720,7 +705,7 @@ mod tests {
                 words[word] = words[word] & !clear | set;
                 Ticket::parse(words)
             };
-            for code in [0, Code::TouchVersion as u8 + 1, u8::MAX] {
+            for code in [0, Code::DeleteVersion as u8 + 1, u8::MAX] {
                 assert_eq!(with(0, 0xff, u64::from(code)), None, "operation {code}");
             }
             assert_eq!(with(0, 0, 0x0200), None, "a flag that there is not");

@@ -8,7 +8,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | [`layout`] | where the slots are |
-//! | [`message`] | the bytes of a request and of a reply |
+//! | [`message`], `code.rs` | the bytes of a request and of a reply |
 //! | [`reply`] | what can be answered |
 //! | [`seal`] | what shows that a message is whole, and whose it is |
 //! | `sessions.rs` | what a worker's node knows of its clients |
@@ -125,6 +125,7 @@ mod asker;
 pub(crate) mod bells;
 pub(crate) mod budget;
 mod client;
+mod code;
 mod counts;
 pub mod layout;
 pub mod mailboxes;

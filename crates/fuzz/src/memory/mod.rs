@@ -123,7 +123,8 @@ async fn act(client: &Client<Watch>, ask: Ask) {
             let expect = Expect::Version(version.unwrap_or(1));
             drop(client.put_if(key, value, expect, options).await);
         }
-        6 | 7 => drop(client.delete(key).await),
+        6 => drop(client.delete(key).await),
+        7 => drop(client.delete_if(key, ask.arg as u64).await),
         8 if ask.arg & 1 == 0 => drop(client.fetch_add(key, ask.arg as u64).await),
         8 => drop(client.append(key, value).await),
         9 if ask.arg & 2 == 0 => drop(client.contains(key).await),

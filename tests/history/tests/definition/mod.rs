@@ -98,6 +98,14 @@ fn apply(operation: &Operation, state: &mut State, told: &mut HashSet<u64>) -> b
             None => state.is_none(),
         },
         (Ask::Delete, Some(Answer::Deleted(had))) => state.take().is_some() == had,
+        (Ask::DeleteIfVersion(asked), Some(Answer::Deleted(false))) => {
+            !matches!(state, Some((_, Some(known), _)) if *known == asked)
+        }
+        (Ask::DeleteIfVersion(asked), Some(Answer::Deleted(true)) | None) => {
+            let fits = is(state, asked);
+            *state = None;
+            fits
+        }
         (Ask::Delete, Some(Answer::Done)) => {
             *state = None;
             true

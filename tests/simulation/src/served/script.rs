@@ -185,6 +185,7 @@ impl Lane<'_> {
             (6..=8, _) => Ask::Put(tag),
             (10, _) if churns => Ask::Put(tag),
             (9, _) => Ask::PutIfAbsent(tag),
+            (10, Some(version)) if (tag ^ tag >> 32) & 3 == 0 => Ask::DeleteIfVersion(version),
             (10 | 11, Some(version)) => Ask::PutIfVersion { version, value: tag },
             (12, _) if !is_number && !churns => Ask::Append(tag),
             (13, _) if !is_number && !churns => Ask::Touch(tag),

@@ -170,7 +170,7 @@ impl Pair {
     }
 
     fn delete(&mut self, key: Vec<u8>) {
-        let operation = Operation::Delete;
+        let operation = Operation::Delete { of: None };
         let was_there = self.ask(&key, operation, |outcome, held| match outcome.unwrap() {
             Outcome::Deleted(was_there) => {
                 assert!(!was_there || held.is_some());

@@ -14,6 +14,7 @@
 //! | 11 | FILTER, a lambda | the scalars |
 //! | 12 | APPEND | what is appended |
 //! | 13, 14, 15 | TOUCH, `TOUCH_IF_VERSION`, `GET_AND_TOUCH` | |
+//! | 16 | `DELETE_IF_VERSION` | |
 
 use super::format::{SAME_SIZES, SAME_VALUE, Shape};
 use super::{CODE, EXTRA};
@@ -36,6 +37,7 @@ mod code {
     pub const TOUCH: u8 = 13;
     pub const TOUCH_IF_VERSION: u8 = 14;
     pub const GET_AND_TOUCH: u8 = 15;
+    pub const DELETE_IF_VERSION: u8 = 16;
 }
 
 /// The first byte of a GET whose key is as long as the key before.
@@ -71,6 +73,7 @@ pub(super) const PARTS: [u8; CODE as usize + 1] = {
     parts[code::TOUCH as usize] = bare | EXTRA;
     parts[code::TOUCH_IF_VERSION as usize] = bare | EXTRA | VERSION;
     parts[code::GET_AND_TOUCH as usize] = bare | EXTRA;
+    parts[code::DELETE_IF_VERSION as usize] = bare | VERSION;
     parts
 };
 
@@ -108,7 +111,10 @@ impl<'a> Parts<'a> {
                 Self { version: *version, ..Self::put(code::TOUCH_IF_VERSION, &[], options) }
             }
             Action::GetAndTouch(options) => Self::put(code::GET_AND_TOUCH, &[], options),
-            Action::Delete => Self::new(code::DELETE),
+            Action::Delete { of: None } => Self::new(code::DELETE),
+            Action::Delete { of: version @ Some(_) } => {
+                Self { version: *version, ..Self::new(code::DELETE_IF_VERSION) }
+            }
             Action::Update(lambda) => Self::lambda(code::UPDATE, lambda),
             Action::UpdateAll { lambda, returns } => {
                 Self { extra: *returns, ..Self::lambda(code::UPDATE_ALL, lambda) }
@@ -214,7 +220,8 @@ impl Packed {
                 Action::Touch { of: Some(self.word(packet, 0)), options: self.options(packet, 1) }
             }
             code::GET_AND_TOUCH => Action::GetAndTouch(self.options(packet, 0)),
-            code::DELETE => Action::Delete,
+            code::DELETE => Action::Delete { of: None },
+            code::DELETE_IF_VERSION => Action::Delete { of: Some(self.word(packet, 0)) },
             code::UPDATE => Action::Update(self.lambda(packet)),
             code::UPDATE_ALL => Action::UpdateAll { lambda: self.lambda(packet), returns: extra },
             code::UPDATE_EACH => {

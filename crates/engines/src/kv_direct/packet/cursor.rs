@@ -76,7 +76,7 @@ impl Cursor {
         let key_len = self.given.key_len;
         let key_at = skip(packet, at, key_len as usize)?;
         let mut packed = Packed { key_at, key_len, value_at: 0, value_len: 0, first, shape: NONE };
-        if parts & (SAME_VALUE | EXTRA) != 0 {
+        if parts & (SAME_VALUE | EXTRA | VERSION) != 0 {
             self.value(packet, at, parts, &mut packed)?;
         }
         Some(packed)
@@ -98,7 +98,7 @@ impl Cursor {
         Some(())
     }
 
-    /// Reads the fields after the key of an operation that can have a value or an expiry.
+    /// Reads the fields after the key of an operation that can have some.
     #[inline]
     fn value(
         &mut self,

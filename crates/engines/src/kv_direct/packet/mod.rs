@@ -18,7 +18,7 @@
 //! | length | bytes of the value; only if it has one, of lambdas only of `UPDATE_EACH`; not if `SAME_SIZES` or `SAME_VALUE` |
 //! | 2 or 3 | bits 0-3: element, bit 7: whether the function is a user's; then its code (1) or number (2); of lambdas only, not if `SAME_SIZES` |
 //! | ... | the key |
-//! | 8 | the version that is expected; of `PUT_IF_VERSION` and `TOUCH_IF_VERSION` only |
+//! | 8 | the version that is expected; of `PUT_IF_VERSION`, `TOUCH_IF_VERSION` and `DELETE_IF_VERSION` only |
 //! | 8 | the expiry, in milliseconds since the Unix epoch; of PUTs and TOUCHes with `EXTRA` only |
 //! | ... | the value, not if `SAME_VALUE` |
 //!

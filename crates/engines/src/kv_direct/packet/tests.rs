@@ -28,7 +28,7 @@ impl Choice {
             2 => Action::Put { value, options },
             3 => Action::PutIf { value, expect: Expect::Absent, options },
             4 => Action::PutIf { value, expect: Expect::Version(*version), options },
-            5 => Action::Delete,
+            5 => Action::Delete { of: flag.then_some(*version) },
             6 => Action::Update(lambda),
             7 => Action::UpdateAll { lambda, returns: *flag },
             8 => Action::UpdateEach { lambda, operands: value, returns: *flag },

@@ -47,10 +47,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             Action::GetAndTouch(options) => {
                 self.get_and_touch(lookup, job.key(), context, options).await
             }
-            Action::Delete if context.is_there() => {
-                self.remove(lookup, context).await.map(|()| Reply::Deleted(true))
-            }
-            Action::Delete => Ok(Reply::Deleted(false)),
+            Action::Delete { of } => self.delete(lookup, context, of).await,
             Action::Update(lambda) => self.update(lookup, job.key(), context, &lambda).await,
             _ if !context.is_there() => Ok(Reply::Absent),
             Action::UpdateAll { lambda, returns } => {
@@ -77,6 +74,21 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             }
         };
         job.answer(applied.unwrap_or_else(Reply::Failed));
+    }
+
+    async fn delete(
+        &self,
+        lookup: &mut Lookup,
+        context: &mut OpContext,
+        of: Option<u64>,
+    ) -> Result<Reply<'static>, Failure> {
+        if of.is_some() && !self.settings.versions {
+            return Err(Failure::Unsupported);
+        }
+        if !context.is_there() || of.is_some_and(|of| of != context.version) {
+            return Ok(Reply::Deleted(false));
+        }
+        self.remove(lookup, context).await.map(|()| Reply::Deleted(true))
     }
 
     async fn remove(&self, lookup: &mut Lookup, context: &mut OpContext) -> Result<(), Failure> {

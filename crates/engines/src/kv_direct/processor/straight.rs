@@ -67,7 +67,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
                 let reply = match job.action() {
                     Action::Get => Reply::Absent,
                     Action::Contains => Reply::Contained(false),
-                    Action::Delete => Reply::Deleted(false),
+                    Action::Delete { of: None } => Reply::Deleted(false),
                     _ => return Straight::No,
                 };
                 self.count(|counts| counts.executed += 1);

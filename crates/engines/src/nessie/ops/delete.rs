@@ -5,7 +5,7 @@ use loch_fabric::Fabric;
 use super::read::Lookup;
 use crate::error::EngineError;
 use crate::nessie::client::{Attempts, Client};
-use crate::nessie::layout::dte::flags;
+use crate::nessie::layout::dte::{Header, flags};
 
 impl<F: Fabric> Client<F> {
     /// Deletes the value of `key`. Returns whether the key had a value.
@@ -15,16 +15,31 @@ impl<F: Fabric> Client<F> {
     ///
     /// # Errors
     /// [`EngineError`]; after every error but [`EngineError::Ambiguous`] nothing was deleted.
+    #[inline]
     pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
+        self.delete_value(key, None).await
+    }
+
+    /// Deletes the value of `key` if it has this version. Returns whether it did.
+    ///
+    /// # Errors
+    /// As [`Client::delete`].
+    pub async fn delete_if(&self, key: &[u8], version: u64) -> Result<bool, EngineError> {
+        self.delete_value(key, Some(version)).await
+    }
+
+    /// Deletes the value of `key`, or only one of this version.
+    async fn delete_value(&self, key: &[u8], of: Option<u64>) -> Result<bool, EngineError> {
+        let is_meant = |header: &Header| of.is_none_or(|version| version == header.version);
         let candidates = self.candidates(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
         if let Some(line) = self.cached(&candidates, key) {
             self.forget(&candidates);
             let header = line.header;
             let plain = header.flags & flags::EXPIRES == 0;
-            let unmoved = self.map.codec.is_unmoved(line.word);
+            let deletes = is_meant(&header) && self.map.codec.is_unmoved(line.word);
             // Linearization point of a warm DELETE (protocol D3).
-            if plain && unmoved && self.clear(&candidates, line.slot, line.word).await? {
+            if plain && deletes && self.clear(&candidates, line.slot, line.word).await? {
                 self.unlinked(line.word, &header)?;
                 return Ok(true);
             }
@@ -40,6 +55,8 @@ impl<F: Fabric> Client<F> {
                         return Ok(false);
                     }
                 }
+                // Linearization point of a DELETE that found another version: as of a GET.
+                Lookup::Found(found, _) if !is_meant(&found.header) => return Ok(false),
                 Lookup::Found(found, entry) => {
                     // Looked at before the CAS: after the CAS the value may have expired, although
                     // other clients still saw it.

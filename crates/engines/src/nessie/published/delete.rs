@@ -19,6 +19,19 @@ impl<F: Fabric> Client<F> {
     /// # Errors
     /// [`EngineError`]; after every error but [`EngineError::Ambiguous`] nothing was deleted.
     pub async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
+        self.delete_value(key, None).await
+    }
+
+    /// Deletes the value of `key` if it has this version. Returns whether it did.
+    ///
+    /// # Errors
+    /// As [`Client::delete`].
+    pub async fn delete_if(&self, key: &[u8], version: u64) -> Result<bool, EngineError> {
+        self.delete_value(key, Some(version)).await
+    }
+
+    /// Deletes the value of `key`, or only one of this version.
+    async fn delete_value(&self, key: &[u8], of: Option<u64>) -> Result<bool, EngineError> {
         let candidates = self.base.candidates(key)?;
         let _epoch = self.base.session.pin(&self.base.fabric)?;
         let (mut attempts, mut rival) = (Attempts::default(), Rival::default());
@@ -34,6 +47,11 @@ impl<F: Fabric> Client<F> {
                     }
                     Settled::Present(slot) => {
                         if let Some(value) = self.shown(key, &survey, slot).await? {
+                            if of.is_some_and(|version| version != value.header.version) {
+                                // Linearization point of a DELETE that found another version: as
+                                // of a GET.
+                                return Ok(false);
+                            }
                             // Looked at before the CAS: after the CAS the value may have expired,
                             // although other clients still saw it.
                             let was_expired = self.is_expired(&value);

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use loch_engines::EngineError;
 use loch_engines::kv_direct::Compute;
 use loch_engines::operation::{self, Operation, Outcome};
 use loch_fabric::{Buf, lanes};
@@ -304,9 +305,23 @@ impl<'a> AsyncTable<'a> {
         self.table.writable()?;
         let deleted = match self.table.in_place() {
             Some(client) => client.delete(key).await,
-            None => self.table.execute(key, Operation::Delete).await.and_then(Outcome::deleted),
+            None => self.delete_value(key, None).await,
         };
         deleted.map_err(|e| self.table.error(e))
+    }
+
+    /// As [`Table::delete_if_version`].
+    ///
+    /// # Errors
+    /// As [`Table::delete_if_version`].
+    pub async fn delete_if_version(self, key: &[u8], version: Version) -> Result<bool> {
+        self.table.writable()?;
+        let deleted = self.delete_value(key, Some(version.as_u64())).await;
+        deleted.map_err(|e| self.table.error(e))
+    }
+
+    async fn delete_value(self, key: &[u8], of: Option<u64>) -> Result<bool, EngineError> {
+        self.table.execute(key, Operation::Delete { of }).await?.deleted()
     }
 
     /// As [`Table::get_many`].

@@ -177,6 +177,24 @@ impl Table {
         block_on(self.asynch().delete(key))
     }
 
+    /// Removes the value of `key` if it has this version. Returns whether it did. Like
+    /// [`Table::delete`] it needs no memory, so a full table does not refuse it.
+    ///
+    /// ```
+    /// # let table = loch::Cluster::embedded(loch::EmbeddedConfig::default())?.table("default")?;
+    /// table.put(b"job", b"waits")?;
+    /// let job = table.get(b"job")?.expect("it was put");
+    /// assert!(table.delete_if_version(b"job", job.version())?, "nobody else has taken it");
+    /// assert!(!table.delete_if_version(b"job", job.version())?);
+    /// # Ok::<(), loch::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::delete`].
+    pub fn delete_if_version(&self, key: &[u8], version: Version) -> Result<bool> {
+        block_on(self.asynch().delete_if_version(key, version))
+    }
+
     /// Returns whether `key` has a value, without reading the value.
     ///
     /// # Errors

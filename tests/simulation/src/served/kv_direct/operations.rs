@@ -95,6 +95,7 @@ enum Action {
     Put(Option<u64>),
     PutIfAbsent,
     PutIfVersion(u64),
+    DeleteIfVersion(u64),
     Append,
     /// A TOUCH with this expiry, if any: long ago, or in a far future.
     Touch(Option<u64>),
@@ -147,6 +148,7 @@ impl Asker {
             (7, _) => Action::Put(Some(FAR_OFF_MS)),
             (8, _) => Action::PutIfAbsent,
             (9, _) if has_versions => Action::PutIfVersion(version),
+            (10, _) if has_versions && tag >> 33 & 1 == 1 => Action::DeleteIfVersion(version),
             (10, _) => Action::Delete,
             (11 | 12, Kind::Bytes) => Action::Append,
             (13, Kind::Bytes) => Action::Touch(match tag >> 33 & 3 {
@@ -187,6 +189,7 @@ impl Asker {
             Action::PutIfVersion(version) => Ask::PutIfVersion { version, value: task.tag },
             Action::Append => Ask::Append(task.tag),
             Action::Delete => Ask::Delete,
+            Action::DeleteIfVersion(version) => Ask::DeleteIfVersion(version),
             Action::Add(add) => Ask::Add(add),
             Action::Update(update) => Ask::Update(update),
             Action::AddAll { add, .. } => Ask::Update(Update::AddIfPresent(add)),
@@ -255,6 +258,7 @@ impl Asker {
             | Action::Append
             | Action::Touch(_)
             | Action::Delete
+            | Action::DeleteIfVersion(_)
             | Action::Add(_) => {
                 let asked = self.ask_of(task).expect("it has effects");
                 let expires_at_ms = match task.action {

@@ -163,7 +163,7 @@ impl Stranger {
                 (Body::one(key, put), 0),
                 (Body::one(key, put), incarnation as u32),
                 (Body::one(key, Operation::Get), incarnation as u32),
-                (Body::one(key, Operation::Delete), incarnation as u32),
+                (Body::one(key, Operation::Delete { of: None }), incarnation as u32),
             ] {
                 // Numbers beyond those that the client has used, so that none repeats a request of
                 // its own.
