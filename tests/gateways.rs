@@ -150,6 +150,9 @@ impl Way {
         let is_resp = matches!(self, Self::Resp(_));
         match random.random_range(0..10) {
             0..4 => Ask::Get,
+            4 if version.is_some() && !is_resp && tag.is_multiple_of(2) => {
+                Ask::DeleteIfVersion(version.expect("it is some"))
+            }
             4 => Ask::Delete,
             _ if is_counter(key) && is_resp => Ask::Add(1 + tag % 9),
             _ if is_counter(key) => Ask::Get,
@@ -208,6 +211,7 @@ fn memcached(link: &mut Link, key: u64, ask: Ask) -> Option<Answer> {
         Ask::PutIfVersion { version, value } => store(value, &format!(" C{version}")),
         Ask::Append(tag) => store(tag, " MA N0"),
         Ask::Delete => format!("md {name}\r\n"),
+        Ask::DeleteIfVersion(version) => format!("md {name} C{version}\r\n"),
         other => panic!("{other:?} is not drawn"),
     };
     let (words, value) = link.ask(request.as_bytes(), memcached_answer).ok()?;
@@ -215,8 +219,8 @@ fn memcached(link: &mut Link, key: u64, ask: Ask) -> Option<Answer> {
     Some(match (ask, words[0].as_str()) {
         (Ask::Get, "EN") => Answer::Found(None),
         (Ask::Get, "VA") => Answer::Found(Some((tag_of(key, &value?), cas?))),
-        (Ask::Delete, "HD") => Answer::Deleted(true),
-        (Ask::Delete, "NF") => Answer::Deleted(false),
+        (Ask::Delete | Ask::DeleteIfVersion(_), "HD") => Answer::Deleted(true),
+        (Ask::Delete, "NF") | (Ask::DeleteIfVersion(_), "NF" | "EX") => Answer::Deleted(false),
         (Ask::PutIfVersion { .. }, "NF") => Answer::Refused(None),
         // It does not say which version there is.
         (Ask::PutIfVersion { .. }, "EX") => Answer::NoEffect,
@@ -252,6 +256,10 @@ fn native(table: &Table, key: u64, ask: Ask) -> Option<Answer> {
             put_if(value, Expect::Version(Version::from_u64(version)))
         }
         Ask::Delete => Some(Answer::Deleted(table.delete(name).ok()?)),
+        Ask::DeleteIfVersion(version) => {
+            let version = Version::from_u64(version);
+            Some(Answer::Deleted(table.delete_if_version(name, version).ok()?))
+        }
         other => panic!("{other:?} is not drawn"),
     }
 }

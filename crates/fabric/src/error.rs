@@ -69,7 +69,7 @@ pub enum FabricError {
         region: RegionId,
     },
     /// The connection broke while the verb was under way; the peer may or may not have executed it.
-    #[error("outcome of a verb at {at} is unknown: the connection broke")]
+    #[error("outcome of a verb at {at} is unknown: the connection broke, or nobody answered")]
     OutcomeUnknown {
         /// The address of the verb.
         at: RemoteAddr,

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::figures::add;
 use crate::incoming::Incoming;
 use crate::input::{Came, Input};
-use crate::limits::{READS_A_TURN, REQUEST_BYTES_MAX};
+use crate::limits::{READS_A_TURN, REQUEST_BYTES_MAX, ROUNDS_A_TURN};
 use crate::output::Output;
 use crate::stream::Stream;
 use crate::{memcached, resp};
@@ -20,6 +20,16 @@ use crate::{memcached, resp};
 pub(crate) enum Session {
     Resp(Box<resp::Session>),
     Memcached(Box<memcached::Session>),
+}
+
+impl Session {
+    /// Whether the answer to a request that is executed goes on.
+    fn is_answering(&self) -> bool {
+        match self {
+            Self::Resp(session) => session.is_answering(),
+            Self::Memcached(session) => session.is_answering(),
+        }
+    }
 }
 
 pub(crate) struct Connection<'t> {
@@ -78,16 +88,24 @@ impl<'t> Connection<'t> {
             self.take_back(cx).await?;
         }
         let mut has_gone = self.output.flush(&mut self.stream, cx).await?;
-        let mut reads = 0;
+        let (mut reads, mut rounds) = (0, 0);
         while !self.ends {
+            if self.client.is_killed() {
+                return Ok(Waits::Ended);
+            }
             if !has_gone && !self.output.may_grow(&cx.shared.copies) {
                 return Ok(Waits::ForOutput);
             }
+            if rounds == ROUNDS_A_TURN {
+                return Ok(Waits::No);
+            }
             if self.go_on(cx).await? {
+                rounds += 1;
                 has_gone = self.output.flush(&mut self.stream, cx).await?;
                 continue;
             }
-            if self.input.len() == 0 || self.input.len() < self.needed {
+            let is_answering = self.session.is_answering();
+            if !is_answering && (self.input.len() == 0 || self.input.len() < self.needed) {
                 let is_done = self.input.len() == 0 && reads > 0 && self.incoming.is_none();
                 if is_done || reads == READS_A_TURN {
                     // All is done, or a long request takes long: the others' turn. If more has
@@ -108,6 +126,7 @@ impl<'t> Connection<'t> {
                     continue;
                 }
             }
+            rounds += 1;
             if self.output.bytes.capacity() == 0 {
                 self.output.bytes = cx.take_output();
             }
@@ -163,7 +182,10 @@ impl<'t> Connection<'t> {
         let output = &mut self.output.bytes;
         let start = output.len();
         match done {
-            Ok(_) => output.extend_from_slice(answer.unwrap_or_default().as_bytes()),
+            Ok(version) => {
+                cx.store.uses().stored(version);
+                output.extend_from_slice(answer.unwrap_or_default().as_bytes());
+            }
             Err(error) => match &self.session {
                 Session::Resp(session) => session.tell(cx, error.into(), output),
                 Session::Memcached(_) => memcached::tell(cx, error.into(), output),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use loch::{Cluster, Usage};
+use loch::{Cluster, ScanCursor, Usage};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clients::Clients;
@@ -23,6 +23,7 @@ use crate::protocol::Protocol;
 use crate::slowlog::Slowlog;
 use crate::store::Store;
 use crate::stream::{Listener, Stream};
+use crate::uses::Uses;
 
 /// What the threads of a gateway share.
 pub(crate) struct Shared {
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub is_stopping: AtomicBool,
     pub copies: Copies,
     pub slowlog: Slowlog,
+    pub uses: Uses,
     /// Connections so far.
     pub accepted: AtomicUsize,
     /// The longest value of the table.
@@ -127,6 +129,8 @@ pub(crate) struct Context<'t> {
     outputs: RefCell<Vec<Vec<u8>>>,
     /// Each reservation of the thread has one more.
     pub reservations: Rc<()>,
+    /// Where the last random key was found.
+    pub random: RefCell<ScanCursor>,
     usage: RefCell<Option<LastUsage>>,
 }
 
@@ -143,8 +147,8 @@ const USAGE_PAUSES: u32 = 50;
 impl<'t> Context<'t> {
     pub fn new(shared: &'t Arc<Shared>, store: Store<'t>, thread: usize) -> Self {
         let (pool, outputs, usage) = (Pool::default(), RefCell::default(), RefCell::default());
-        let reservations = Rc::default();
-        Self { shared, store, thread, pool, outputs, reservations, usage }
+        let (reservations, random) = (Rc::default(), RefCell::default());
+        Self { shared, store, thread, pool, outputs, reservations, random, usage }
     }
 
     /// Whether the gateway stops.

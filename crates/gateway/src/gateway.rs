@@ -24,6 +24,7 @@ use crate::slowlog::Slowlog;
 use crate::stream::Listener;
 use crate::thread;
 use crate::tls::Certificate;
+use crate::uses::Uses;
 
 /// Commands of Redis that take longer are kept: as in Redis.
 const SLOWER_THAN: Duration = Duration::from_millis(10);
@@ -90,7 +91,7 @@ impl Gateway {
             return Err(Error::Usage("the gateway listens nowhere: give an address"));
         }
         if !(1..=THREADS_MAX).contains(&config.threads) {
-            return Err(Error::Usage("a gateway has 1 to 256 threads"));
+            return Err(Error::Usage("a gateway has 1 to 256 threads (`--threads`)"));
         }
         if let Some(open) = addresses().find(|address| !address.is_local())
             && config.password.is_none()
@@ -124,6 +125,7 @@ impl Gateway {
             threads: mailboxes.map_err(system("cannot make an event"))?,
             copies: Copies::default(),
             slowlog: Slowlog::new(config.slower_than),
+            uses: Uses::default(),
             started: Instant::now(),
             is_stopping: AtomicBool::new(false),
             accepted: AtomicUsize::new(0),

@@ -35,6 +35,44 @@ impl Found {
     }
 }
 
+/// Keys of a request whose answer goes out part by part, as the client takes it.
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    bytes: Vec<u8>,
+    /// Where each key ends.
+    ends: Vec<u32>,
+    answered: usize,
+}
+
+impl Keys {
+    pub fn of(keys: &[&[u8]]) -> Self {
+        let bytes = keys.concat();
+        let ends = keys.iter().scan(0, |end, key| {
+            *end += u32::try_from(key.len()).expect("a request has its bounds");
+            Some(*end)
+        });
+        Self { bytes, ends: ends.collect(), answered: 0 }
+    }
+
+    /// How many are left.
+    pub fn len(&self) -> usize {
+        self.ends.len() - self.answered
+    }
+
+    /// The next keys, as many as a batch can have.
+    pub fn next(&self, batch: &Batch) -> Vec<&[u8]> {
+        let numbers = self.answered..self.ends.len().min(self.answered + batch.len());
+        let end = |number: usize| self.ends[number] as usize;
+        let start = |number: usize| number.checked_sub(1).map_or(0, end);
+        numbers.map(|number| &self.bytes[start(number)..end(number)]).collect()
+    }
+
+    /// So many of them are answered.
+    pub fn answered(&mut self, count: usize) {
+        self.answered += count;
+    }
+}
+
 /// How a protocol writes the answer to a GET of a key.
 pub(crate) trait Format {
     /// Everything before the value, or all of the answer if there is none.
@@ -109,7 +147,7 @@ async fn answer_short(
     let mut early: Vec<(usize, bool, Vec<u8>)> = Vec::new();
     let (mut next, mut hits, mut last, mut early_bytes) = (0, 0, keys.len(), 0);
     let write = |number: usize, found: Option<(Found, &[u8])>, output: &mut Vec<u8>| {
-        format.head(number, found.as_ref().map(|(found, _)| found), output);
+        write_head(cx, number, found.as_ref().map(|(found, _)| found), format, output);
         if format.has_value(number) {
             output.extend_from_slice(found.as_ref().map_or(&[], |(_, data)| data));
         }
@@ -170,14 +208,15 @@ async fn answer_one<'t>(
             if found.as_ref().is_some_and(|(found, _)| !format.is_all(found)) {
                 return Ok(None);
             }
-            format.head(0, found.as_ref().map(|(found, _)| found), &mut output.bytes);
+            let head = found.as_ref().map(|(found, _)| found);
+            write_head(cx, 0, head, format, &mut output.bytes);
             if format.has_value(0) {
                 output.bytes.extend_from_slice(found.as_ref().map_or(&[], |(_, data)| data));
             }
             found.is_some()
         }
         Some(None) => {
-            format.head(0, None, &mut output.bytes);
+            write_head(cx, 0, None, format, &mut output.bytes);
             false
         }
         Some(Some(value)) => {
@@ -185,7 +224,7 @@ async fn answer_one<'t>(
             if !format.is_all(&found) {
                 return Ok(None);
             }
-            format.head(0, Some(&found), &mut output.bytes);
+            write_head(cx, 0, Some(&found), format, &mut output.bytes);
             if format.has_value(0) {
                 if found.len >= LONG_BYTES {
                     count(cx, 1, 0);
@@ -218,8 +257,24 @@ pub(crate) async fn answer_part<'t>(
     let data_len = item::split(&value).1.len();
     let (Some(part), start) = (part(data_len), value.len() - data_len) else { return false };
     head(part.len(), &mut output.bytes);
+    cx.store.uses().read(value.version());
     output.send(key, value, start + part.start..start + part.end, b"\r\n");
     true
+}
+
+/// Writes what comes before a value, and notes that it was read.
+#[inline]
+fn write_head(
+    cx: &Context<'_>,
+    number: usize,
+    found: Option<&Found>,
+    format: &impl Format,
+    output: &mut Vec<u8>,
+) {
+    format.head(number, found, output);
+    if let Some(found) = found {
+        cx.store.uses().read(found.version);
+    }
 }
 
 fn count(cx: &Context<'_>, hits: u64, misses: u64) {

@@ -55,6 +55,7 @@ mod stream;
 mod thread;
 mod tls;
 mod turns;
+mod uses;
 
 pub use address::{Address, ParseAddressError};
 pub use error::Error;

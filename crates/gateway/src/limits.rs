@@ -14,6 +14,9 @@ pub const LONG_BYTES: usize = 32 << 10;
 pub const COPIES_BYTES_MAX: usize = 32 << 20;
 /// Bytes of them that may be answers to clients which go on asking and take none.
 pub const UNTAKEN_BYTES_MAX: usize = COPIES_BYTES_MAX / 2;
+/// Bytes of other answers that clients have not taken, of all clients. When there are as many, no
+/// command is executed that may bring a long answer which is nowhere else.
+pub const HELD_BYTES_MAX: usize = 64 << 20;
 /// Bytes that a thread reads from a connection at a time.
 pub const READ_BYTES: usize = 128 << 10;
 /// Buffers for longer requests that a thread keeps.
@@ -22,6 +25,9 @@ pub const LONG_BUFFERS: usize = 8;
 pub const LONG_BUFFER_BYTES_MAX: usize = 2 << 20;
 /// How often it reads in a turn, if a request is that long.
 pub const READS_A_TURN: usize = 8;
+/// How often it executes what has come, or goes on with an answer: each time 64 KiB of answers or
+/// a batch of requests, about, or one long value.
+pub const ROUNDS_A_TURN: usize = 16;
 /// Connections that a thread serves side by side, and commands of one connection.
 pub const LANES: usize = 32;
 /// Connections that a thread serves side by side with those that wait for somebody.

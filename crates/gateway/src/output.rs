@@ -8,6 +8,9 @@
 //!
 //! Some clients send many requests before they take the first answer. Their answers may be more
 //! than usual, as long as there is memory for slow clients.
+//!
+//! Answers to commands that change what they read are nowhere else, so they are held whole. When
+//! clients have left too many of them, such commands are not executed.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -28,6 +31,8 @@ pub(crate) struct Output<'t> {
     long: Option<Long<'t>>,
     /// So many bytes are taken of what the gateway has for slow clients.
     kept: usize,
+    /// So many others are held.
+    held: usize,
 }
 
 /// A value that is sent from where it is.
@@ -86,6 +91,13 @@ impl<'t> Output<'t> {
 
     /// Writes answers. Returns whether the system has taken all of them.
     pub async fn flush(&mut self, to: &mut impl Write, cx: &Context<'t>) -> io::Result<bool> {
+        let has_gone = self.write_all(to, cx).await?;
+        let held = self.bytes.len().saturating_sub(OUTPUT_BYTES + self.kept);
+        cx.shared.copies.hold(std::mem::replace(&mut self.held, held), held);
+        Ok(has_gone)
+    }
+
+    async fn write_all(&mut self, to: &mut impl Write, cx: &Context<'t>) -> io::Result<bool> {
         let copies = &cx.shared.copies;
         loop {
             let rest = &self.bytes[self.written..];
@@ -137,6 +149,7 @@ impl<'t> Output<'t> {
     /// Takes the memory of a connection that ends off the accounts.
     pub fn end(&mut self, copies: &Copies) {
         copies.give_back(std::mem::take(&mut self.kept));
+        copies.hold(std::mem::take(&mut self.held), 0);
     }
 }
 
@@ -177,6 +190,7 @@ mod tests {
     use crate::context::{Mailbox, Shared};
     use crate::slowlog::Slowlog;
     use crate::store::Store;
+    use crate::uses::Uses;
 
     /// A client that takes nothing.
     struct Full;
@@ -203,6 +217,7 @@ mod tests {
             started: Instant::now(),
             is_stopping: false.into(),
             copies: Copies::default(),
+            uses: Uses::default(),
             slowlog: Slowlog::new(None),
             accepted: 0.into(),
             flushes: Default::default(),
@@ -214,7 +229,7 @@ mod tests {
     fn a_value_is_not_pinned_while_a_client_takes_what_stands_before_it() {
         let shared = shared();
         let table = shared.cluster.table("default").unwrap();
-        let cx = Context::new(&shared, Store::new(&table), 0);
+        let cx = Context::new(&shared, Store::new(&table, &shared.uses), 0);
         let (value, copies) = (vec![7; 100_000], &shared.copies);
         for others in [0, COPIES_BYTES_MAX] {
             table.put(b"k", &value).unwrap();

@@ -21,8 +21,12 @@ impl Password {
         let wrong = |problem: String| Error::Password { path: path.to_owned(), problem };
         let mut file = File::open(path).map_err(|error| wrong(error.to_string()))?;
         let found = file.metadata().map_err(|error| wrong(error.to_string()))?;
+        if found.is_dir() {
+            return Err(wrong("it is a directory".to_owned()));
+        }
         if found.permissions().mode() & OTHERS != 0 {
-            return Err(wrong("other users may use it: `chmod go= FILE`".to_owned()));
+            let way = format!("`chmod go= {}`", path.display());
+            return Err(wrong(format!("other users may use it: {way}")));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;

@@ -6,13 +6,14 @@
 //! the item, and one conditional PUT stores all of them.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use loch::{Conditional, Expect, Expiry, PutOptions, ScanCursor, Table, Value, Version};
 
 use crate::failure::Failure;
 use crate::item::{self, Traits};
 use crate::limits::UPDATE_TIME;
+use crate::uses::Uses;
 
 /// An item as it was read.
 #[derive(Clone, Debug)]
@@ -123,6 +124,7 @@ impl Change {
 #[derive(Clone, Copy)]
 pub(crate) struct Store<'t> {
     table: &'t Table,
+    uses: &'t Uses,
     draft: Option<&'t RefCell<Draft>>,
 }
 
@@ -143,8 +145,13 @@ impl Draft {
 }
 
 impl<'t> Store<'t> {
-    pub fn new(table: &'t Table) -> Self {
-        Self { table, draft: None }
+    pub fn new(table: &'t Table, uses: &'t Uses) -> Self {
+        Self { table, uses, draft: None }
+    }
+
+    /// When its items were used last.
+    pub fn uses(self) -> &'t Uses {
+        self.uses
     }
 
     pub fn table(self) -> &'t Table {
@@ -168,7 +175,7 @@ impl<'t> Store<'t> {
     where
         't: 'a,
     {
-        Store { table: self.table, draft: Some(draft) }
+        Store { draft: Some(draft), ..self }
     }
 
     /// Stores what was made of an item, if nobody has changed it meanwhile. Returns whether it did.
@@ -217,12 +224,21 @@ impl<'t> Store<'t> {
             return Ok(Version::from_u64(0));
         }
         let table = self.table.asynch();
-        Ok(match item::header(traits, data) {
+        let version = match item::header(traits, data) {
             None => table.put_with(key, data, expires.options()).await?,
             Some(header) => {
                 table.put_with(key, &[&header[..], data].concat(), expires.options()).await?
             }
-        })
+        };
+        self.uses.stored(version);
+        Ok(version)
+    }
+
+    /// Puts values of different keys that need no header.
+    pub async fn put_all(self, pairs: &[(&[u8], &[u8])]) -> loch::Result<()> {
+        let versions = self.table.asynch().put_many(pairs).await?;
+        versions.into_iter().for_each(|version| self.uses.stored(version));
+        Ok(())
     }
 
     /// Deletes an item. Returns whether there was one.
@@ -287,12 +303,12 @@ impl<'t> Store<'t> {
         change: Change,
     ) -> Result<Option<Option<Version>>, Failure> {
         let expect = base.map_or(Expect::Absent, Expect::Version);
-        let is_delete = matches!(change, Change::Delete);
         let (value, options) = match change {
             Change::Keep => return Ok(Some(base)),
-            Change::Delete if base.is_none() => return Ok(Some(None)),
-            // What has expired as soon as it is put is a DELETE with a condition.
-            Change::Delete => (Vec::new(), Expires::At(UNIX_EPOCH).options()),
+            Change::Delete => return self.delete_if(key, base).await,
+            Change::Put { expires, .. } if expires.has_passed() => {
+                return self.delete_if(key, base).await;
+            }
             Change::Put { data, traits, expires } => {
                 let value = match item::header(traits, &data) {
                     None => data,
@@ -302,9 +318,23 @@ impl<'t> Store<'t> {
             }
         };
         match self.table.asynch().put_if(key, &value, expect, options).await? {
-            Conditional::Done(version) => Ok(Some((!is_delete).then_some(version))),
+            Conditional::Done(version) => {
+                self.uses.stored(version);
+                Ok(Some(Some(version)))
+            }
             Conditional::Refused(_) => Ok(None),
         }
+    }
+
+    /// Deletes an item if it has this version. The version after it, if it did.
+    async fn delete_if(
+        self,
+        key: &[u8],
+        base: Option<Version>,
+    ) -> Result<Option<Option<Version>>, Failure> {
+        // Where nothing is, nothing is done: it is as if it had happened when the item was read.
+        let Some(version) = base else { return Ok(Some(None)) };
+        Ok(self.table.asynch().delete_if_version(key, version).await?.then_some(None))
     }
 }
 
@@ -338,7 +368,8 @@ mod tests {
         let (_cluster, table) = table();
         table.put(b"k", b"1").unwrap();
         let mut seen = Vec::new();
-        let store = Store::new(&table);
+        let uses = Uses::default();
+        let store = Store::new(&table, &uses);
         let update = store.update(b"k", |item| {
             let item = item.expect("it is there");
             seen.push(item.data().to_vec());
@@ -357,7 +388,8 @@ mod tests {
     fn an_item_that_an_update_deletes_is_gone_and_only_if_nobody_has_changed_it() {
         let (_cluster, table) = table();
         table.put(b"k", b"1").unwrap();
-        let store = Store::new(&table);
+        let uses = Uses::default();
+        let store = Store::new(&table, &uses);
         let mut first = true;
         let delete = store.update(b"k", |item| {
             let data = item.expect("it is there").data().to_vec();
@@ -374,7 +406,8 @@ mod tests {
     #[test]
     fn a_draft_is_stored_whole_or_not_at_all() {
         let (_cluster, table) = table();
-        let store = Store::new(&table);
+        let uses = Uses::default();
+        let store = Store::new(&table, &uses);
         let work = |draft| {
             let draft = RefCell::new(draft);
             let on = store.on(&draft);

@@ -80,7 +80,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mailbox = &shared.threads[number];
     epoll::add(&poll, mailbox.as_fd(), EventData::new_u64(WAKES), EventFlags::IN)?;
-    let cx = Context::new(shared, Store::new(table), number);
+    let cx = Context::new(shared, Store::new(table, &shared.uses), number);
     let mut thread = Thread {
         cx: &cx,
         poll,
@@ -172,6 +172,7 @@ impl<'a, 't> Thread<'a, 't> {
             Ok(_) | Err(rustix::io::Errno::INTR) => (),
             Err(error) => return Err(error.into()),
         }
+        self.cx.shared.uses.tick();
         for event in events {
             match event.data.u64() {
                 WAKES => self.wake()?,

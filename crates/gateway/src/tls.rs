@@ -1,5 +1,6 @@
 //! The certificate that a gateway shows to clients that come over TCP.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,6 +22,10 @@ impl Certificate {
         let chain: Vec<_> = chain.map_err(|error| wrong(certificate, error.to_string()))?;
         if chain.is_empty() {
             return Err(wrong(certificate, "it has no certificate in PEM".to_owned()));
+        }
+        let mode = std::fs::metadata(key).map_or(0, |found| found.permissions().mode());
+        if mode & 0o077 != 0 {
+            tracing::warn!(key = %key.display(), "other users may read the key: `chmod go= FILE`");
         }
         let key_of = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
             pem::Error::Io(error) => wrong(key, error.to_string()),

@@ -5,7 +5,7 @@ mod support;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use support::{Client, Ours};
+use support::{Client, Ours, text};
 
 const MIB: usize = 1 << 20;
 
@@ -253,6 +253,63 @@ fn answers_to_a_long_pipeline_wait_for_a_client_that_still_sends() {
     let answer = [b"VA 100\r\n", &short[..], b"\r\n"].concat();
     for _ in 0..count {
         assert!(client.exactly(answer.len()) == answer);
+    }
+}
+
+/// Answers to commands that change what they read are nowhere else.
+#[test]
+fn answers_that_are_nowhere_else_have_a_bound_for_all_clients_and_hold_up_no_other_commands() {
+    const CLIENTS: usize = 40;
+    let _alone = alone();
+    let gateway = support::gateway();
+    let (long, mut client) = (value(1, 2 * MIB), gateway.resp());
+    (0..10).for_each(|number| set(&mut client, &format!("k{number}"), &long));
+    let of_each = |request: &str| -> String {
+        (0..30).map(|n| request.replace('#', &(n % 10).to_string()) + "\r\n").collect()
+    };
+    let before = own_memory();
+    // Short answers first, as if the next ones were short as well.
+    let slow: Vec<Client> = (0..CLIENTS)
+        .map(|number| {
+            let is_resp = number % 2 == 0;
+            let mut client = if is_resp { gateway.resp() } else { gateway.memcached() };
+            let [short, long] = match is_resp {
+                true => ["EXISTS k#", "GETEX k# PERSIST"],
+                false => ["touch none# 0", "mg k# v T0"],
+            };
+            client.send((of_each(short).repeat(4) + &of_each(long)).as_bytes());
+            client
+        })
+        .collect();
+    // They have begun once these are refused.
+    let is_refused = |client: &mut Client, request: &str| {
+        client.send(format!("{request}\r\n").as_bytes());
+        let answer = client.resp_answer();
+        let is_refused = answer.starts_with(b"-ERR clients have not taken");
+        assert!(is_refused || answer == bulk(&long), "{request}: {}", text(&answer));
+        is_refused
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is_refused(&mut client, "GETEX k1") {
+        assert!(Instant::now() < until, "it is executed, however much is not taken");
+    }
+    let grown = own_memory().saturating_sub(before);
+    // Each has one answer, not one of each command, and the allocator keeps some memory.
+    assert!(grown < 400 * MIB, "{} MiB", grown / MIB);
+    for request in ["GETDEL k1", "GETSET k1 v", "SET k1 v GET", "KEYS *", "SCAN 0"] {
+        assert!(is_refused(&mut client, request), "{request}");
+    }
+    for (request, answer) in [("PING", "+PONG"), ("SET s v", "+OK"), ("INCR n", ":1")] {
+        client.send(format!("{request}\r\n").as_bytes());
+        assert_eq!(text(&client.line()), format!("{answer}\r\n"));
+    }
+    client.send(b"MULTI\r\nDEL k2\r\nEXEC\r\nGET k2\r\n");
+    assert_eq!([client.line(), client.line()].concat(), b"+OK\r\n+QUEUED\r\n");
+    assert!(client.line().starts_with(b"-EXECABORT"));
+    assert!(client.resp_answer() == bulk(&long), "of what is refused nothing is done");
+    drop(slow);
+    while is_refused(&mut client, "GETDEL k1") {
+        assert!(Instant::now() < until, "nobody holds anything any more");
     }
 }
 

@@ -232,7 +232,7 @@ fn a_long_value_is_answered_with_its_time() {
     for (request, head) in [
         ("mg L v t f", "VA 100000 t100 f3"),
         ("mg TA== b t v k", "VA 100000 t100 kTA== b"),
-        ("mg L h l s v", "VA 100000 h0 l0 s100000"),
+        ("mg L h l s v", "VA 100000 h1 l0 s100000"),
     ] {
         let answer = client.memcached_answer(format!("{request}\r\n").repeat(9).as_bytes());
         let whole = format!("{head}\r\n{value}\r\n").repeat(9);
@@ -247,19 +247,37 @@ fn a_long_value_is_answered_with_its_time() {
 }
 
 #[test]
-fn a_full_table_lets_md_delete() {
+fn a_full_table_lets_all_delete() {
     let gateway = support::gateway();
     let mut client = gateway.memcached();
     let mut ask = |request: &str| support::text(&client.memcached_answer(request.as_bytes()));
-    assert_eq!(ask("ms a 1\r\na\r\nms b 1\r\nb\r\nms c 1\r\nc\r\n"), "HD\r\nHD\r\nHD\r\n");
+    for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        assert_eq!(ask(&format!("ms {key} 1\r\n{key}\r\n")), "HD\r\n");
+    }
     for len in [1 << 20, 1 << 10, 1] {
         let value = "v".repeat(len);
         let put = |key: usize| format!("ms {len}-{key} {len}\r\n{value}\r\n");
         let is_full = (0..100_000).any(|key| ask(&put(key)) != "HD\r\n");
         assert!(is_full, "values of {len} bytes");
     }
+    let d = ask("gets d\r\n");
+    let unique = d.lines().next().and_then(|line| line.rsplit(' ').next()).unwrap();
     assert_eq!(ask("md a\r\nmd Yg== b q\r\nmd c O1 k\r\n"), "HD\r\nHD O1 kc\r\n");
-    assert_eq!(ask("get a b c\r\n"), "END\r\n");
+    assert_eq!(ask(&format!("md d C1\r\nmd d C{unique}\r\n")), "EX\r\nHD\r\n");
+    assert_eq!(ask("get a b c d\r\n"), "END\r\n");
+    let mut client = gateway.resp();
+    for (request, answer) in [
+        ("GETDEL e", "$1\r\ne\r\n"),
+        ("EXPIRE f -1", ":1\r\n"),
+        ("GETEX g PXAT 1", "$1\r\ng\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("DEL h", "+QUEUED\r\n"),
+        ("EXEC", "*1\r\n:1\r\n"),
+        ("EXISTS e f g h", ":0\r\n"),
+    ] {
+        client.send(format!("{request}\r\n").as_bytes());
+        assert_eq!(support::text(&client.resp_answer()), answer, "{request}");
+    }
 }
 
 #[test]

@@ -3,9 +3,11 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use loch::{Cluster, EmbeddedConfig};
 use loch_gateway::{Gateway, GatewayConfig};
-use support::{Reference, differ};
+use support::{Client, Reference, differ};
 
 /// A request a line, in words as `redis-cli` takes them.
 const SCENARIO: &str = include_str!("redis.txt");
@@ -266,6 +268,21 @@ fn a_transaction_has_bounds() {
     let said = support::text(&client.resp_answer());
     assert!(said.starts_with("-ERR the transaction has too many commands"), "{said}");
     assert!(support::text(&client.resp_answer()).starts_with("-EXECABORT"));
+}
+
+#[test]
+fn random_keys_are_not_always_the_same() {
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    let ask = |client: &mut Client, request: &str| {
+        client.send(format!("{request}\r\n").as_bytes());
+        support::text(&client.resp_answer())
+    };
+    assert_eq!(ask(&mut client, "RANDOMKEY"), "$-1\r\n");
+    (0..300).for_each(|key| assert_eq!(ask(&mut client, &format!("SET k{key} v")), "+OK\r\n"));
+    let found: BTreeSet<String> = (0..300).map(|_| ask(&mut client, "RANDOMKEY")).collect();
+    assert!(found.len() > 20, "{found:?}");
+    assert!(found.iter().all(|key| key.contains("\r\nk")), "{found:?}");
 }
 
 #[test]

@@ -264,9 +264,9 @@ pub enum Error {
     /// the time was over. Or the entries cannot be found because a node has come back without its
     /// memory.
     #[error(
-        "table {table:?}: not done within {timeout_us} us: other clients kept changing the same \
-         entries, or have taken or pinned all memory that became free, or a node has come back \
-         without its memory, which `loch check` tells"
+        "table {table:?}: not done within {timeout_us} us: a worker does not answer, or other \
+         clients kept changing the same entries, or have taken or pinned all memory that became \
+         free, or a node has come back without its memory, which `loch check` tells"
     )]
     Timeout {
         /// The table.

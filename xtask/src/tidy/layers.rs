@@ -114,7 +114,7 @@ const LAYERS: [Layers; 16] = [
         folder: "crates/gateway/src/",
         order: &[
             &["address", "failure", "item", "limits"],
-            &["clients", "copies", "cursors", "error", "figures", "input", "turns"],
+            &["clients", "copies", "cursors", "error", "figures", "input", "turns", "uses"],
             &["password", "slowlog", "store", "tls"],
             &["protocol"],
             &["stream"],

@@ -19,6 +19,7 @@ use crate::item::{self, Traits};
 use crate::limits::MEMCACHED_KEY_BYTES;
 use crate::output::Output;
 use crate::store::{Change, Expires, Item};
+use crate::uses::{Use, Uses};
 
 const INVALID_FLAG: &str = "CLIENT_ERROR invalid flag";
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
@@ -37,6 +38,8 @@ struct Outcome {
     /// `HD`, or why not.
     code: &'static str,
     item: Option<Item>,
+    /// How the item was used before.
+    used: Use,
     /// This client is to renew the item; another one was told so before.
     is_won: bool,
     was_won: bool,
@@ -46,7 +49,8 @@ struct Outcome {
 
 impl Outcome {
     fn refused(code: &'static str) -> Self {
-        Self { code, item: None, is_won: false, was_won: false, is_new: false }
+        let used = Use::default();
+        Self { code, item: None, used, is_won: false, was_won: false, is_new: false }
     }
 
     fn done(item: Option<Item>) -> Self {
@@ -118,7 +122,9 @@ pub(super) async fn get_in_place<'t>(
     }
     add(&counters.hits, 1);
     let found = Found { traits, version: value.version(), len: data.len() };
-    let facts = Facts::of_found(&found, value.expires_at());
+    let uses = cx.store.uses();
+    let facts = Facts::of_found(&found, value.expires_at(), uses.of(found.version));
+    uses.read(found.version);
     meta.head("HD", Some(&facts), &mut output.bytes);
     output.bytes.extend_from_slice(b"\r\n");
     if !meta.has(b'v') {
@@ -199,13 +205,13 @@ impl<'a> Meta<'a> {
 
     /// Of the client flags and the CAS unique that a command gives an item.
     fn traits(&self) -> Result<Traits, Failure> {
-        let flags = self.token(b'F').map_or(Some(0), request::flags).ok_or(BAD_TOKEN)?;
+        let flags = self.token(b'F').map_or(Some(0), request::flags).ok_or(BAD_LINE)?;
         let cas = self.number(b'E')?;
         Ok(Traits { flags, cas, ..Traits::default() })
     }
 
     fn answer(&self, verb: &[u8], outcome: &Outcome, output: &mut Vec<u8>) {
-        let Outcome { code, item, is_won, was_won, is_new } = outcome;
+        let Outcome { code, item, used, is_won, was_won, is_new } = outcome;
         let is_quiet = match verb {
             b"mg" => *code == "EN",
             // A number that begins is told in any case.
@@ -215,7 +221,8 @@ impl<'a> Meta<'a> {
         if is_quiet && self.has(b'q') {
             return;
         }
-        self.head(code, item.as_ref().map(Facts::of).as_ref(), output);
+        let facts = item.as_ref().map(|item| Facts::of(item, *used));
+        self.head(code, facts.as_ref(), output);
         if let Some(item) = item.as_ref().filter(|_| verb == b"mg") {
             let marks = [(*was_won, " Z"), (item.traits.is_stale, " X"), (*is_won, " W")];
             marks.iter().filter(|(is, _)| *is).for_each(|(_, mark)| output.extend(mark.bytes()));
@@ -245,16 +252,17 @@ struct Facts {
     cas: u64,
     len: usize,
     expires_at: Option<SystemTime>,
+    used: Use,
 }
 
 impl Facts {
-    fn of(item: &Item) -> Self {
+    fn of(item: &Item, used: Use) -> Self {
         let (flags, len) = (item.traits.flags, item.data().len());
-        Self { flags, cas: item.cas(), len, expires_at: item.expires_at }
+        Self { flags, cas: item.cas(), len, expires_at: item.expires_at, used }
     }
 
-    fn of_found(found: &Found, expires_at: Option<SystemTime>) -> Self {
-        Self { flags: found.traits.flags, cas: found.cas(), len: found.len, expires_at }
+    fn of_found(found: &Found, expires_at: Option<SystemTime>, used: Use) -> Self {
+        Self { flags: found.traits.flags, cas: found.cas(), len: found.len, expires_at, used }
     }
 }
 
@@ -285,9 +293,8 @@ fn answer_flag(
             None => output.extend_from_slice(b" t-1"),
             Some(at) => output.extend(format!(" t{}", seconds_left(at)).bytes()),
         },
-        // Loch keeps neither: a GET writes nothing into an item.
-        (b'h', Some(_)) => output.extend_from_slice(b" h0"),
-        (b'l', Some(_)) => output.extend_from_slice(b" l0"),
+        (b'h', Some(item)) => output.extend(format!(" h{}", u8::from(item.used.is_read)).bytes()),
+        (b'l', Some(item)) => output.extend(format!(" l{}", item.used.idle_s).bytes()),
         _ => (),
     }
 }
@@ -316,7 +323,7 @@ impl<'a> PlainGet<'a> {
 }
 
 /// The answers to these.
-pub(super) struct Values<'a>(pub Vec<PlainGet<'a>>);
+pub(super) struct Values<'a>(pub Vec<PlainGet<'a>>, pub &'a Uses);
 
 impl Format for Values<'_> {
     fn head(&self, key: usize, found: Option<&Found>, output: &mut Vec<u8>) {
@@ -328,7 +335,7 @@ impl Format for Values<'_> {
             Some(_) => "HD",
         };
         output.extend_from_slice(code.as_bytes());
-        let facts = found.map(|found| Facts::of_found(found, None));
+        let facts = found.map(|found| Facts::of_found(found, None, self.1.of(found.version)));
         for flag in get.flags {
             answer_flag(flag[0], &flag[1..], (get.key, false), facts.as_ref(), output);
         }
@@ -360,7 +367,7 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
     let (touched, vivified) = (meta.expiry(b'T')?, meta.expiry(b'N')?);
     let (recached_s, own_cas) = (meta.number::<i64>(b'R')?, meta.number(b'E')?);
     let changes = touched.is_some() || vivified.is_some() || recached_s.is_some();
-    let counters = &cx.figures().counters;
+    let (counters, uses) = (&cx.figures().counters, cx.store.uses());
     let found = match changes {
         true => None,
         false => cx.store.get(&meta.key).await?.map(|item| (item.traits.is_stale, item)),
@@ -372,8 +379,9 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
         }
         Some((is_stale, item)) if !is_stale || item.traits.is_won => {
             add(&counters.hits, 1);
-            let was_won = item.traits.is_won;
-            return Ok(Outcome { was_won, ..Outcome::done(Some(item)) });
+            let (was_won, used) = (item.traits.is_won, uses.of(item.version));
+            uses.read(item.version);
+            return Ok(Outcome { was_won, used, ..Outcome::done(Some(item)) });
         }
         _ => (),
     }
@@ -400,10 +408,14 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
             true => Change::Put { data: item.data().to_vec(), traits, expires },
             false => Change::Keep,
         };
-        Ok((change, Outcome { is_won, was_won, ..Outcome::done(Some(seen)) }))
+        let used = uses.of(item.version);
+        Ok((change, Outcome { used, is_won, was_won, ..Outcome::done(Some(seen)) }))
     };
     let (outcome, version) = cx.store.update(&meta.key, look).await?;
     let is_hit = outcome.item.is_some() && !outcome.is_new;
+    if let Some(version) = version.filter(|_| is_hit) {
+        uses.read(version);
+    }
     add(if is_hit { &counters.hits } else { &counters.misses }, 1);
     Ok(Outcome { item: after(outcome.item, version), ..outcome })
 }
@@ -540,7 +552,10 @@ async fn debug(cx: &Context<'_>, meta: &Meta<'_>, output: &mut Vec<u8>) -> Resul
     output.extend_from_slice(b"ME ");
     output.extend_from_slice(meta.given);
     let expires = item.ttl().map_or("-1".to_owned(), |ttl| ttl.as_secs().to_string());
+    let Use { is_read, idle_s } = cx.store.uses().of(item.version);
+    let fetched = if is_read { "yes" } else { "no" };
     let (cas, size) = (item.cas(), meta.key.len() + item.data().len());
-    line(output, &format!(" exp={expires} la=0 cas={cas} fetch=no cls=1 size={size}"));
+    let told = format!(" exp={expires} la={idle_s} cas={cas} fetch={fetched} cls=1 size={size}");
+    line(output, &told);
     Ok(())
 }

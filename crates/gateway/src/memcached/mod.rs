@@ -4,6 +4,7 @@
 //! keys as one batch, `mg` that only read as one batch, `set` and `ms` of plain values and
 //! different keys as one batch, and other commands on different keys side by side.
 
+mod lists;
 mod meta;
 mod request;
 mod runs;
@@ -18,6 +19,7 @@ use loch::lanes::run;
 use loch::{Pinned, Version};
 use quanta::Instant;
 
+use self::lists::List;
 use self::request::{Data, Parsed, flags, number, parse};
 use self::runs::{is_gat, is_get, only_key, plain_set};
 use crate::clients::Client;
@@ -26,7 +28,7 @@ use crate::failure::Failure;
 use crate::figures::add;
 use crate::gets::{self, Batch};
 use crate::item::Traits;
-use crate::limits::{BATCH_REQUESTS, LANES, LONG_BYTES, MEMCACHED_KEY_BYTES};
+use crate::limits::{BATCH_REQUESTS, LANES, LONG_BYTES, MEMCACHED_KEY_BYTES, READ_BYTES};
 use crate::output::Output;
 use crate::protocol::{LongSet, Progress, of_different_keys};
 use crate::store::Expires;
@@ -38,6 +40,7 @@ const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
 const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+const HELD: &str = "SERVER_ERROR clients have not taken too many long answers: nothing was done";
 const MAY_BE_DONE: &str = "this and others of a pipeline may be done";
 /// Longer times are moments since 1970.
 const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
@@ -51,8 +54,10 @@ pub(crate) struct Session {
     batch: Batch,
     /// As many other requests are executed side by side, by what they have answered so far.
     lanes: Batch,
-    /// The keys of the next request, a `get` or `gat`, that are answered already.
-    answered: usize,
+    /// The keys of a `get` or `gat` that is executed that are not answered yet.
+    list: Option<List>,
+    /// So many bytes of the next request have no end of a line.
+    looked: usize,
 }
 
 /// A line's words and the data behind it.
@@ -75,7 +80,12 @@ enum Run {
 impl Session {
     pub fn new(needs_password: bool) -> Self {
         let (batch, lanes) = (Batch::default(), Batch::default());
-        Self { is_known: !needs_password, skips: 0, batch, lanes, answered: 0 }
+        Self { is_known: !needs_password, skips: 0, batch, lanes, list: None, looked: 0 }
+    }
+
+    /// Whether the answer to a request that is executed goes on.
+    pub fn is_answering(&self) -> bool {
+        self.list.is_some()
     }
 
     /// Executes the requests at the front of some bytes.
@@ -89,14 +99,15 @@ impl Session {
         let mut done = Progress { consumed: self.skips.min(bytes.len()), ..Progress::default() };
         self.skips -= done.consumed;
         let mut words = Vec::new();
-        while output.is_open() && self.skips == 0 {
+        while self.has_ended_list(cx, output).await && self.skips == 0 {
             words.clear();
             // The words of a request, its data, and where it ends.
             let mut found: Vec<(Range<usize>, Data<'_>, usize)> = Vec::new();
             let mut at = done.consumed;
             let ended = loop {
-                let before = words.len();
-                match parse(&bytes[at..], self.is_known, cx.shared.value_bytes_max, &mut words) {
+                let (before, looked) = (words.len(), std::mem::take(&mut self.looked));
+                let limits = (self.is_known, cx.shared.value_bytes_max);
+                match parse(&bytes[at..], limits, looked, &mut words) {
                     Parsed::Request { data, consumed } => {
                         at += consumed;
                         found.push((before..words.len(), data, at));
@@ -106,7 +117,8 @@ impl Session {
                     }
                     other => break Some(other),
                 }
-                if found.len() == BATCH_REQUESTS || !self.is_known {
+                let is_long = at - done.consumed >= READ_BYTES;
+                if found.len() == BATCH_REQUESTS || is_long || !self.is_known {
                     break None;
                 }
             };
@@ -129,6 +141,10 @@ impl Session {
                 Some(Parsed::Binary) => {
                     line(&mut output.bytes, BINARY);
                     done.ends = true;
+                }
+                Some(Parsed::Cut) => {
+                    self.looked = bytes.len() - at;
+                    done.needed = self.looked + 1;
                 }
                 Some(Parsed::Incomplete { needed }) => {
                     done.needed = needed;
@@ -177,6 +193,7 @@ impl Session {
             let rest = &requests[executed..];
             let began = Instant::now();
             let called = |name, count: usize| {
+                client.said().command = name;
                 cx.figures().called(name, count as u64, began.elapsed().as_nanos() as u64);
                 count
             };
@@ -186,12 +203,11 @@ impl Session {
                     called("get", count)
                 }
                 Run::Touches(count) => {
-                    client.said().command = "gat";
                     let count = self.get_all(cx, &rest[..count], output).await;
                     called("gat", count)
                 }
                 Run::MetaGets(count) => {
-                    let count = self.meta_get_all(cx, client, &rest[..count], output).await;
+                    let count = self.meta_get_all(cx, &rest[..count], output).await;
                     called("mg", count)
                 }
                 Run::Sets(count) => {
@@ -201,11 +217,7 @@ impl Session {
                 }
                 Run::Lanes(count) => {
                     let start = output.bytes.len();
-                    let mut answers = vec![Vec::new(); count];
-                    let lanes = rest[..count].iter().zip(&mut answers);
-                    let lanes = lanes.map(|(request, answer)| execute(cx, *request, answer));
-                    run(LANES, lanes, |()| ()).await;
-                    answers.iter().for_each(|answer| output.bytes.extend_from_slice(answer));
+                    in_lanes(cx, &rest[..count], &mut output.bytes).await;
                     self.lanes.learn(count, output.bytes.len() - start);
                     count
                 }
@@ -250,51 +262,15 @@ impl Session {
         }
     }
 
-    /// Answers the first keys of these requests, all of which read only or all of which touch.
-    /// Returns how many requests are answered whole.
-    async fn get_all<'t>(
-        &mut self,
-        cx: &Context<'t>,
-        requests: &[Request<'_>],
-        output: &mut Output<'t>,
-    ) -> usize {
-        let values = text::Values::of(requests);
-        while output.is_open() && self.answered < values.keys.len() {
-            let (batch, format) = (&mut self.batch, values.from(self.answered));
-            let rest = &values.keys[self.answered..];
-            let answered = match format.expires(0) {
-                None => gets::answer(cx, rest, batch, &format, output).await,
-                Some(_) => touches::answer(cx, rest, batch, &format, output).await,
-            };
-            self.answered += match answered {
-                Ok(answered) => answered,
-                // The error is the answer to the rest of the request, or of all of them.
-                Err(failure) => {
-                    let mut end = self.answered;
-                    while end == self.answered || failure.is_of_all() && end < values.keys.len() {
-                        tell(cx, failure.clone(), &mut output.bytes);
-                        end = values.next_end(end);
-                    }
-                    end - self.answered
-                }
-            };
-        }
-        let (whole, keys) = values.whole(self.answered);
-        self.answered -= keys;
-        whole
-    }
-
     /// Answers the first of these `mg`, one at least. Returns how many.
     async fn meta_get_all<'t>(
         &mut self,
         cx: &Context<'t>,
-        client: &Client,
         requests: &[Request<'_>],
         output: &mut Output<'t>,
     ) -> usize {
-        client.said().command = "mg";
         let gets = requests.iter().map_while(|request| meta::PlainGet::of(request.words));
-        let format = meta::Values(gets.collect());
+        let format = meta::Values(gets.collect(), cx.store.uses());
         let keys: Vec<&[u8]> = format.0.iter().map(|get| get.key).collect();
         match gets::answer(cx, &keys, &mut self.batch, &format, output).await {
             Ok(answered @ 1..) => answered,
@@ -377,7 +353,7 @@ pub(crate) fn parsed(
     data_max: u64,
 ) -> Result<Result<((Vec<Vec<u8>>, String), usize, usize), usize>, String> {
     let mut words = Vec::new();
-    match parse(bytes, true, data_max, &mut words) {
+    match parse(bytes, (true, data_max), 0, &mut words) {
         Parsed::Request { data, consumed } => {
             let (text, rest) = match data {
                 Data::TooLarge { rest } => ("too large".to_owned(), rest),
@@ -386,6 +362,7 @@ pub(crate) fn parsed(
             let words = words.into_iter().map(<[u8]>::to_vec).collect();
             Ok(Ok(((words, text), consumed, rest)))
         }
+        Parsed::Cut => Ok(Err(bytes.len() + 1)),
         Parsed::Incomplete { needed } => Ok(Err(needed)),
         Parsed::TooLong => Err("too long".to_owned()),
         Parsed::Binary => Err("binary".to_owned()),
@@ -432,18 +409,26 @@ fn known_name(verb: &[u8]) -> &'static str {
     NAMES.iter().find(|name| name.as_bytes() == verb).copied().unwrap_or("unknown")
 }
 
+async fn in_lanes(cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
+    let mut answers = vec![Vec::new(); requests.len()];
+    let lanes = requests.iter().zip(&mut answers);
+    let lanes = lanes.map(|(request, answer)| execute(cx, *request, answer));
+    run(LANES, lanes, |()| ()).await;
+    answers.iter().for_each(|answer| output.extend_from_slice(answer));
+}
+
 async fn set_all(cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
     let plain = |request| plain_set(cx, request).expect("the run has nothing else");
     let pairs: Vec<_> = requests.iter().map(plain).collect();
-    let done = cx.store.table().asynch().put_many(&pairs).await;
+    let done = cx.store.put_all(&pairs).await;
     for request in requests {
         if done.is_err() {
             add(&cx.figures().counters.errors, 1);
         }
         match &done {
             _ if is_noreply(request.words) => (),
-            Ok(_) if request.words[0] == b"ms" => line(output, "HD"),
-            Ok(_) => line(output, "STORED"),
+            Ok(()) if request.words[0] == b"ms" => line(output, "HD"),
+            Ok(()) => line(output, "STORED"),
             Err(error) => {
                 let text = match error {
                     loch::Error::OutOfMemory { .. } => format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})"),
@@ -478,6 +463,8 @@ async fn execute(cx: &Context<'_>, request: Request<'_>, output: &mut Vec<u8>) {
             line(output, "MN");
             Ok(())
         }
+        // One that only reads, and a value that nobody has to renew, is sent from where it is.
+        b"mg" if runs::has_value(request.words) && !cx.shared.copies.may_hold() => Err(HELD.into()),
         b"mg" | b"ms" | b"md" | b"ma" | b"me" => meta::execute(cx, request, output).await,
         b"stats" => stats::execute(cx, request.words, output).await,
         _ => text::execute(cx, request, output).await,

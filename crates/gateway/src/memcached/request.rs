@@ -7,6 +7,8 @@ use crate::limits::{MEMCACHED_LINE_BYTES, MEMCACHED_LIST_BYTES};
 pub(crate) enum Parsed<'a> {
     /// A request, whose words were added to those that were handed in.
     Request { data: Data<'a>, consumed: usize },
+    /// The beginning of a line.
+    Cut,
     /// The beginning of a request that has so many bytes at least.
     Incomplete { needed: usize },
     /// A line that cannot be one of this protocol.
@@ -37,19 +39,20 @@ const STRANGER_DATA_BYTES: u64 = MEMCACHED_LINE_BYTES as u64;
 /// The first byte of each request of the binary protocol.
 const BINARY: u8 = 0x80;
 
-/// Parses the request at the front. A data block of more than `data_max` bytes is not waited for.
-/// A client that is not known has to be brief.
+/// Parses the request at the front, of which so many bytes were looked at: they are a part of one
+/// line. A data block of more than `data_max` bytes is not waited for. A client that is not known
+/// has to be brief.
 pub(crate) fn parse<'a>(
     bytes: &'a [u8],
-    is_known: bool,
-    data_max: u64,
+    (is_known, data_max): (bool, u64),
+    looked: usize,
     words: &mut Vec<&'a [u8]>,
 ) -> Parsed<'a> {
     let data_max = if is_known { data_max } else { data_max.min(STRANGER_DATA_BYTES) };
     if bytes.first() == Some(&BINARY) {
         return Parsed::Binary;
     }
-    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let end = bytes[looked..].iter().position(|byte| *byte == b'\n').map(|end| looked + end);
     let is_list = || {
         let start = bytes.trim_ascii_start();
         [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|verb| start.starts_with(verb))
@@ -59,7 +62,7 @@ pub(crate) fn parse<'a>(
     if len > MEMCACHED_LINE_BYTES && len > most() {
         return Parsed::TooLong;
     }
-    let Some(end) = end else { return Parsed::Incomplete { needed: bytes.len() + 1 } };
+    let Some(end) = end else { return Parsed::Cut };
     let before = words.len();
     words.extend(self::words(&bytes[..end]));
     let start = end + 1;
@@ -131,7 +134,7 @@ mod tests {
 
     fn parsed(bytes: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
         let mut words = Vec::new();
-        (parse(bytes, true, 1000, &mut words), words)
+        (parse(bytes, (true, 1000), 0, &mut words), words)
     }
 
     #[test]
@@ -162,8 +165,10 @@ mod tests {
         ] {
             let bytes = request.as_bytes();
             for end in 0..bytes.len() {
-                let Parsed::Incomplete { needed } = parsed(&bytes[..end]).0 else {
-                    panic!("{request:?} {end}")
+                let needed = match parsed(&bytes[..end]).0 {
+                    Parsed::Cut => end + 1,
+                    Parsed::Incomplete { needed } => needed,
+                    other => panic!("{request:?} {end}: {other:?}"),
                 };
                 assert!(needed > end && needed <= bytes.len(), "{request:?} {end} {needed}");
             }
@@ -193,14 +198,15 @@ mod tests {
         assert_eq!(parsed(&[b'x'; 3000]).0, Parsed::TooLong);
         for verb in ["get ", "gets ", "gat 0 ", "gats 0 "] {
             let list = [verb.as_bytes(), &[b'k'; 3000]].concat();
-            assert_eq!(parsed(&list).0, Parsed::Incomplete { needed: list.len() + 1 });
+            assert_eq!(parsed(&list).0, Parsed::Cut);
         }
     }
 
     #[test]
     fn a_stranger_makes_nobody_wait_for_a_long_line_or_long_data() {
-        let parsed = |bytes: &[u8]| match parse(bytes, false, 1 << 20, &mut Vec::new()) {
+        let parsed = |bytes: &[u8]| match parse(bytes, (false, 1 << 20), 0, &mut Vec::new()) {
             Parsed::Incomplete { needed } => Some(needed),
+            Parsed::Cut => Some(bytes.len() + 1),
             Parsed::TooLong | Parsed::Request { data: Data::TooLarge { .. }, .. } => None,
             other => panic!("{other:?}"),
         };

@@ -40,11 +40,17 @@ pub(super) fn plain_set<'a>(
     }
 }
 
-/// The key of a request that does nothing but read or change one item.
+/// Whether an `mg` wants the value.
+pub(super) fn has_value(words: &[&[u8]]) -> bool {
+    words.iter().skip(2).any(|word| word[0] == b'v')
+}
+
+/// The key of a request that does nothing but read or change one item, and has a short answer.
 pub(super) fn only_key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
     let words = request.words;
     match (*words.first()?, request.data) {
         (_, Data::Bad | Data::TooLarge { .. }) => None,
+        (b"mg", _) if has_value(words) => None,
         // A key in base64 may be another one's. The flag is the first letter of its word.
         (b"mg" | b"ms" | b"md" | b"ma", _) if words.iter().skip(2).any(|word| word[0] == b'b') => {
             None
@@ -68,10 +74,12 @@ mod tests {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
             only_key(&Request { words: &words, data }).map(<[u8]>::to_vec)
         };
-        for line in ["mg k v t", "ms k 1 T5", "set k 0 0 1", "append k 0 0 1", "delete k"] {
+        for line in ["mg k s t", "ms k 1 T5", "set k 0 0 1", "append k 0 0 1", "delete k"] {
             assert_eq!(key(line, Data::Block(b"x")), Some(b"k".to_vec()), "{line}");
         }
-        for line in ["mg k b", "mg k v b1", "ms k 1 bx", "md k q b", "ma k b", "gat 0 k", "mn"] {
+        for line in
+            ["mg k b", "mg k s b1", "mg k t v", "ms k 1 bx", "md k q b", "ma k b", "gat 0 k", "mn"]
+        {
             assert_eq!(key(line, Data::Block(b"x")), None, "{line}");
         }
         for data in [Data::Bad, Data::TooLarge { rest: 1 }] {

@@ -25,7 +25,7 @@ pub(super) async fn execute(
             line(output, "RESET");
             return Ok(());
         }
-        Some(_) => Lines::new(),
+        Some(_) => return Err("ERROR".into()),
     };
     for (name, value) in lines {
         line(output, &format!("STAT {name} {value}"));

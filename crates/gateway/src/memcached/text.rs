@@ -1,6 +1,6 @@
 //! The text commands, which memcached has had for long.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::request::{Data, flags, number};
 use super::{BAD_LINE, Request, TOO_LARGE, VERSION, expires, is_noreply, line, replace};
@@ -75,10 +75,10 @@ pub(super) struct Values<'a> {
 }
 
 /// A request among others.
-#[derive(Clone, Copy)]
-struct Part {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
     /// Behind so many keys of all it ends.
-    end: usize,
+    pub end: usize,
     wants_cas: bool,
     /// The expiry that its items get.
     expires: Option<Expires>,
@@ -101,6 +101,11 @@ impl<'a> Values<'a> {
         Self { keys, requests: parts }
     }
 
+    /// Of the next keys of a request that has so many left.
+    pub fn rest(keys: Vec<&'a [u8]>, left: usize, part: Part) -> Self {
+        Self { keys, requests: vec![Part { end: left, ..part }] }
+    }
+
     pub fn from(&'a self, key: usize) -> ValuesFrom<'a> {
         ValuesFrom(self, key)
     }
@@ -114,10 +119,11 @@ impl<'a> Values<'a> {
         self.request_of(key).end
     }
 
-    /// How many requests so many answers make whole, and the keys of these requests.
-    pub fn whole(&self, answered: usize) -> (usize, usize) {
+    /// How many requests so many answers make whole, and the next one if its answer has begun.
+    pub fn whole(&self, answered: usize) -> (usize, Option<Part>) {
         let whole = self.requests.partition_point(|request| request.end <= answered);
-        (whole, whole.checked_sub(1).map_or(0, |last| self.requests[last].end))
+        let begin = whole.checked_sub(1).map_or(0, |last| self.requests[last].end);
+        (whole, self.requests.get(whole).filter(|_| begin < answered).copied())
     }
 }
 
@@ -259,12 +265,13 @@ async fn count(cx: &Context<'_>, words: &[&[u8]], output: &mut Vec<u8>) -> Resul
 async fn flush_all(cx: &Context<'_>, words: &[&[u8]]) -> Result<&'static str, Failure> {
     let at = match words[1..] {
         [] | [b"noreply"] => Expires::Never,
-        [delay] | [delay, b"noreply"] => expires(number(delay).ok_or(BAD_EXPTIME)?),
+        [delay] | [delay, _] => expires(number(delay).ok_or(BAD_EXPTIME)?),
         _ => return Err("ERROR".into()),
     };
     let left = at.time().and_then(|at| at.duration_since(SystemTime::now()).ok());
     cx.shared.flush_later(left.map(|left| Instant::now() + left));
-    if left.is_none() {
+    // Of a moment that has passed, nothing is older, as with memcached; but a negative one is now.
+    if matches!(at, Expires::Never | Expires::At(UNIX_EPOCH)) {
         cx.store.flush().await?;
     }
     Ok("OK")

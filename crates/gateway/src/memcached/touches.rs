@@ -73,6 +73,7 @@ async fn write<'t>(
     let (traits, data) = item::split(&value);
     let found = Found { traits, version: value.version(), len: data.len() };
     format.head(number, Some(&found), &mut output.bytes);
+    cx.store.uses().read(found.version);
     if found.len >= LONG_BYTES {
         let pinned = match cx.store.table().asynch().pin(key).await {
             Err(Error::TooManyPins { .. }) => None,

@@ -288,7 +288,10 @@ fn about_clients(
             let all = cx.shared.clients.list();
             let ids: Option<Vec<u64>> = match options {
                 [] => None,
-                [kind, _] if is(kind, "type") => None,
+                [kind, value] if is(kind, "type") => match is_normal(value)? {
+                    true => None,
+                    false => Some(Vec::new()),
+                },
                 [id, ids @ ..] if is(id, "id") && !ids.is_empty() => {
                     let ids = ids.iter().map(|id| number(id).map(|id| id as u64));
                     Some(ids.collect::<Result<_, _>>().map_err(|_| "ERR Invalid client ID")?)
@@ -302,7 +305,7 @@ fn about_clients(
         ("help", []) => {
             let known = [
                 "id", "setname", "getname", "setinfo", "info", "list", "kill", "no-evict",
-                "no-touch", "reply",
+                "no-touch",
             ];
             help(&mut reply, request, &known);
         }
@@ -319,6 +322,16 @@ fn about_clients(
         }
     }
     Ok(())
+}
+
+/// Whether a type of clients is the one that there is.
+fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
+    let known = ["normal", "master", "slave", "replica", "pubsub"];
+    if !known.iter().any(|known| is(kind, known)) {
+        let kind = String::from_utf8_lossy(kind);
+        return Err(format!("ERR Unknown client type '{kind}'").into());
+    }
+    Ok(is(kind, "normal"))
 }
 
 /// Ends connections, by their address (the old form) or by filters.
@@ -349,7 +362,10 @@ fn kill(
                     f if is(f, "addr") => chosen.retain(|client| client.address == text(value)),
                     f if is(f, "laddr") => chosen.retain(|client| client.local == text(value)),
                     f if is(f, "user") => chosen.retain(|_| *value == b"default"),
-                    f if is(f, "type") => chosen.retain(|_| is(value, "normal")),
+                    f if is(f, "type") => {
+                        let is_normal = is_normal(value)?;
+                        chosen.retain(|_| is_normal);
+                    }
                     f if is(f, "skipme") && is(value, "yes") => spares_me = true,
                     f if is(f, "skipme") && is(value, "no") => spares_me = false,
                     _ => return Err(SYNTAX.into()),

@@ -141,14 +141,18 @@ async fn rename(
 }
 
 async fn object(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
-    const HELP: [&str; 9] = [
+    const HELP: [&str; 13] = [
         "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
         "ENCODING <key>",
         "    Return the kind of internal representation used in order to store the value",
         "    associated with a <key>.",
+        "FREQ <key>",
+        "    An error: access frequency is not tracked.",
         "IDLETIME <key>",
         "    Return the idle time of the <key>, that is the approximated number of",
         "    seconds elapsed since the last access to the key.",
+        "REFCOUNT <key>",
+        "    Return the number of references of the value associated with <key>: 1.",
         "HELP",
         "    Print this help.",
     ];
@@ -176,8 +180,7 @@ async fn object(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
                     .into(),
             );
         }
-        // To look at it was to use it.
-        "idletime" => reply.integer(0),
+        "idletime" => reply.integer(store.uses().of(item.version).idle_s.into()),
         _ => reply.integer(1),
     }
     Ok(())

@@ -11,6 +11,7 @@ mod expiry;
 mod glob;
 mod info;
 mod keys;
+mod lists;
 mod numbers;
 mod options;
 mod reply;
@@ -34,9 +35,9 @@ use crate::clients::Client;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
-use crate::gets::{self, Batch};
+use crate::gets::{self, Batch, Keys};
 use crate::item::Traits;
-use crate::limits::{BATCH_REQUESTS, LANES, LONG_BYTES};
+use crate::limits::{BATCH_REQUESTS, LANES, LONG_BYTES, READ_BYTES};
 use crate::output::Output;
 use crate::protocol::{LongSet, Progress, of_different_keys};
 use crate::store::{Expires, Store};
@@ -53,8 +54,8 @@ pub(crate) struct Session {
     lanes: Batch,
     /// The next request, if it is a long one.
     begun: Begun,
-    /// The keys of the next request, an MGET, that are answered already, if its answer has begun.
-    answered: Option<usize>,
+    /// The keys of an MGET that is executed that are not answered yet.
+    list: Keys,
 }
 
 /// What a command wants of the connection.
@@ -81,8 +82,13 @@ impl Session {
     pub fn new(needs_password: bool) -> Self {
         let (batch, lanes) = (Batch::default(), Batch::default());
         let (transaction, begun) = (Transaction::default(), Begun::default());
-        let is_known = !needs_password;
-        Self { resp: 2, is_known, transaction, batch, lanes, begun, answered: None }
+        let (is_known, list) = (!needs_password, Keys::default());
+        Self { resp: 2, is_known, transaction, batch, lanes, begun, list }
+    }
+
+    /// Whether the answer to a request that is executed goes on.
+    pub fn is_answering(&self) -> bool {
+        self.list.len() > 0
     }
 
     /// Executes the requests at the front of some bytes.
@@ -95,7 +101,7 @@ impl Session {
     ) -> Progress {
         let mut done = Progress::default();
         let mut arguments = Vec::new();
-        while output.is_open() {
+        while self.has_ended_list(cx, output).await {
             arguments.clear();
             // The arguments of a request, and where it ends.
             let mut found: Vec<(Range<usize>, usize)> = Vec::new();
@@ -112,7 +118,8 @@ impl Session {
                     found.push((before..arguments.len(), at));
                 }
                 // What a stranger says may make it known.
-                if found.len() == BATCH_REQUESTS || !self.is_known {
+                let is_long = at - done.consumed >= READ_BYTES;
+                if found.len() == BATCH_REQUESTS || is_long || !self.is_known {
                     break None;
                 }
             };
@@ -205,6 +212,7 @@ impl Session {
             let rest = &requests[executed..];
             let began = Instant::now();
             let called = |name, count: usize| {
+                client.said().command = name;
                 cx.figures().called(name, count as u64, began.elapsed().as_nanos() as u64);
                 count
             };
@@ -224,10 +232,10 @@ impl Session {
                     self.lanes.learn(count, output.bytes.len() - start);
                     count
                 }
-                Run::Mget => match self.get_list(cx, &rest[0][1..], output).await {
-                    true => called("mget", 1),
-                    false => 0,
-                },
+                Run::Mget => {
+                    self.get_list(cx, &rest[0][1..], output).await;
+                    called("mget", 1)
+                }
                 Run::Range => {
                     self.get_range(cx, client, rest[0], output).await;
                     1
@@ -300,36 +308,6 @@ impl Session {
         }
     }
 
-    /// Answers an MGET, or a part of it. Returns whether it is answered whole.
-    async fn get_list<'t>(
-        &mut self,
-        cx: &Context<'t>,
-        keys: &[&[u8]],
-        output: &mut Output<'t>,
-    ) -> bool {
-        let mut answered = self.answered.unwrap_or_else(|| {
-            self.reply(&mut output.bytes).array(keys.len());
-            0
-        });
-        while answered < keys.len() && output.is_open() {
-            let rest = &keys[answered..];
-            let format = strings::Values { resp: self.resp };
-            answered += match gets::answer(cx, rest, &mut self.batch, &format, output).await {
-                Ok(answered) => answered,
-                Err(failure) => {
-                    let failed = if failure.is_of_all() { rest.len() } else { 1 };
-                    for _ in 0..failed {
-                        tell(cx, Err(failure.clone()), &mut self.reply(&mut output.bytes));
-                    }
-                    failed
-                }
-            };
-        }
-        let is_whole = answered == keys.len();
-        self.answered = (!is_whole).then_some(answered);
-        is_whole
-    }
-
     /// Answers a GETRANGE, whose part of the value goes out from where it is if it is long.
     async fn get_range<'t>(
         &mut self,
@@ -357,8 +335,8 @@ impl Session {
     async fn set_all(&mut self, cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8>) {
         let pairs: Vec<(&[u8], &[u8])> =
             requests.iter().map(|request| (request[1], request[2])).collect();
-        match cx.store.table().asynch().put_many(&pairs).await {
-            Ok(_) => requests.iter().for_each(|_| self.reply(output).ok()),
+        match cx.store.put_all(&pairs).await {
+            Ok(()) => requests.iter().for_each(|_| self.reply(output).ok()),
             Err(error) => {
                 let text = match error {
                     loch::Error::OutOfMemory { .. } => format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})"),
@@ -436,6 +414,9 @@ impl Session {
             execute_data((cx, client), cx.store, command, request, &mut reply).await;
             return Next::Goes;
         }
+        if command.name == "exec" && !cx.shared.copies.may_hold() {
+            self.transaction.is_wrong();
+        }
         let began = Instant::now();
         let mut next = Next::Goes;
         let done = match command.family {
@@ -473,10 +454,11 @@ pub(crate) fn parsed(bytes: &[u8]) -> Result<Result<(Vec<Vec<u8>>, usize), usize
     }
 }
 
-/// The key of a request that does nothing but read or change one item.
+/// The key of a request that does nothing but read or change one item, and has a short answer.
 fn only_key<'a>(request: Request<'a>) -> Option<&'a [u8]> {
     let command = Command::of(request[0])?;
-    let is_valid = command.family.is_of_data() && command.takes(request.len());
+    let is_valid =
+        command.family.is_of_data() && command.takes(request.len()) && !is_held(command, request);
     let mut keys = command.keys(request.len()).filter(|_| is_valid);
     match (keys.next(), keys.next()) {
         (Some(key), None) => Some(request[key]),
@@ -500,6 +482,17 @@ fn is_plain(request: &[&[u8]], name: &[u8], arguments: usize) -> bool {
 
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const MAY_BE_DONE: &str = "a batch of SETs failed, of which this one may have been done";
+
+const HELD: &str = "ERR clients have not taken too many long answers: nothing was done, try again";
+
+/// Whether a command may have a long answer that is held until the client takes it.
+fn is_held(command: &Command, request: Request<'_>) -> bool {
+    match command.name {
+        "getdel" | "getex" | "getset" | "keys" | "scan" => true,
+        "set" => request.iter().skip(3).any(|option| options::is(option, "get")),
+        _ => false,
+    }
+}
 
 fn unknown(request: &[&[u8]]) -> String {
     let cut = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
@@ -525,6 +518,7 @@ async fn execute_data(
     let began = Instant::now();
     let start = reply.bytes.len();
     let done = match command.family {
+        _ if is_held(command, request) && !cx.shared.copies.may_hold() => Err(HELD.into()),
         Family::Bits => bits::execute(cx, store, command.name, request, reply).await,
         Family::Expiry => expiry::execute(store, command.name, request, reply).await,
         Family::Keys => keys::execute(cx, store, command.name, request, reply).await,
@@ -551,6 +545,9 @@ async fn execute_other(
     reply: &mut Reply<'_>,
 ) -> Result<(), Failure> {
     match command.family {
+        Family::Scan if is_held(command, request) && !cx.shared.copies.may_hold() => {
+            Err(HELD.into())
+        }
         Family::Scan => scan::execute(cx, store, command.name, request, reply).await,
         Family::Server => server::execute(cx, store, command.name, request, reply).await,
         _ => unreachable!("the caller executes commands of other families"),

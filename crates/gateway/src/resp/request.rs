@@ -27,8 +27,8 @@ const BEGUN_BYTES: usize = 64 << 10;
 /// A long request of many arguments, of which some have come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Begun {
-    /// Where the arguments are that have come.
-    arguments: Vec<Range<usize>>,
+    /// Where the arguments are that have come, and their lengths.
+    arguments: Vec<(u32, u32)>,
     /// Where the next one begins.
     at: usize,
     /// How many there are still; 0: no request has begun.
@@ -89,16 +89,13 @@ fn parse_array<'a>(
     begun: &mut Begun,
     arguments: &mut Vec<&'a [u8]>,
 ) -> Parsed {
+    if begun.left > 0 {
+        return go_on(bytes, known, begun, arguments);
+    }
     let before = arguments.len();
-    let (count, mut at) = match std::mem::take(begun) {
-        Begun { left: 0, .. } => match array_head(bytes, known) {
-            Ok(head) => head,
-            Err(parsed) => return parsed,
-        },
-        Begun { arguments: there, at, left } => {
-            arguments.extend(there.into_iter().map(|place| &bytes[place]));
-            (left, at)
-        }
+    let (count, mut at) = match array_head(bytes, known) {
+        Ok(head) => head,
+        Err(parsed) => return parsed,
     };
     for left in (0..count).rev() {
         match parse_argument(bytes, at, left, known) {
@@ -111,7 +108,7 @@ fn parse_array<'a>(
                     let start = bytes.as_ptr().addr();
                     let place = |argument: &&[u8]| {
                         let from = argument.as_ptr().addr() - start;
-                        from..from + argument.len()
+                        place_of(&(from..from + argument.len()))
                     };
                     let arguments = arguments[before..].iter().map(place).collect();
                     *begun = Begun { arguments, at, left: left + 1 };
@@ -121,6 +118,35 @@ fn parse_array<'a>(
         }
     }
     Parsed::Request { consumed: at }
+}
+
+/// Parses what has come of a request since the last time. As long as it is not whole, nothing is
+/// done with the arguments that were there before: a client may send it byte by byte.
+fn go_on<'a>(
+    bytes: &'a [u8],
+    known: bool,
+    begun: &mut Begun,
+    arguments: &mut Vec<&'a [u8]>,
+) -> Parsed {
+    while begun.left > 0 {
+        match parse_argument(bytes, begun.at, begun.left - 1, known) {
+            Ok((argument, next)) => {
+                begun.arguments.push(place_of(&argument));
+                (begun.at, begun.left) = (next, begun.left - 1);
+            }
+            Err(parsed) => return parsed,
+        }
+    }
+    let Begun { arguments: places, at, .. } = std::mem::take(begun);
+    let argument = |(from, len): (u32, u32)| &bytes[from as usize..][..len as usize];
+    arguments.extend(places.into_iter().map(argument));
+    Parsed::Request { consumed: at }
+}
+
+/// Where an argument begins, and its length.
+fn place_of(argument: &Range<usize>) -> (u32, u32) {
+    let short = |number: usize| u32::try_from(number).expect("a request has its bounds");
+    (short(argument.start), short(argument.len()))
 }
 
 /// How many arguments a request has, and where the first one begins.

@@ -35,7 +35,7 @@ pub(super) async fn execute(
             reply.array(found.len());
             found.iter().for_each(|key| reply.bulk(key));
         }
-        "randomkey" => random_key(store, reply).await?,
+        "randomkey" => random_key(cx, store, reply).await?,
         "dbsize" => {
             let mut count = 0;
             each_page(store, b"", |keys| count += keys.len() as i64).await?;
@@ -120,18 +120,24 @@ async fn scan(
     Ok(())
 }
 
-/// Any key of the first page that has some; which one depends on the time.
-async fn random_key(store: Store<'_>, reply: &mut Reply<'_>) -> Result<(), Failure> {
-    let mut cursor = Some(ScanCursor::default());
-    while let Some(from) = cursor {
-        let page = store.table().asynch().scan_page(&from, b"").await?;
+/// Any key of the next page that has some: the pages of all keys, round and round.
+async fn random_key(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    let (mut cursor, mut rounds) = (cx.random.take(), 0);
+    while rounds < 2 {
+        let page = store.table().asynch().scan_page(&cursor, b"").await?;
+        rounds += usize::from(page.next.is_none());
+        cursor = page.next.unwrap_or_default();
         if !page.keys.is_empty() {
             let any = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             let any = any.unwrap_or_default().subsec_nanos() as usize;
             reply.bulk(&page.keys[any % page.keys.len()].key);
+            cx.random.replace(cursor);
             return Ok(());
         }
-        cursor = page.next;
     }
     reply.null();
     Ok(())

@@ -49,7 +49,7 @@ fn parameters(cx: &Context<'_>) -> Vec<(&'static str, String)> {
         ("databases", text("1")),
         ("maxclients", cx.shared.clients.most.to_string()),
         ("maxmemory", bytes.to_string()),
-        ("maxmemory-policy", text(if evicts { "allkeys-lfu" } else { "noeviction" })),
+        ("maxmemory-policy", text(if evicts { "allkeys-lru" } else { "noeviction" })),
         ("proto-max-bulk-len", crate::limits::ARGUMENT_BYTES_MAX.to_string()),
         ("save", text("")),
         (

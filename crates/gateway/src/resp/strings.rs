@@ -251,7 +251,7 @@ async fn mset(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Res
         let mut seen = HashSet::new();
         let last = pairs.iter().rev().filter(|(key, _)| seen.insert(*key)).copied();
         let last: Vec<Pair<'_>> = last.collect();
-        store.table().asynch().put_many(&last).await?;
+        store.put_all(&last).await?;
     } else {
         for (key, value) in pairs {
             store.put(key, value, Traits::default(), Expires::Never).await?;

@@ -145,6 +145,19 @@ impl Client {
         rest
     }
 
+    /// How many bytes come until the other side ends the connection.
+    pub fn count_rest(&mut self) -> u64 {
+        let (mut count, mut buffer) = (self.bytes.len() as u64, vec![0; 1 << 20]);
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return count,
+                Ok(more) => count += more as u64,
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return count,
+                Err(error) => panic!("after {count} bytes: {error}"),
+            }
+        }
+    }
+
     /// The next line, with its end.
     pub fn line(&mut self) -> Vec<u8> {
         loop {
