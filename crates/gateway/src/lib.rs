@@ -55,6 +55,7 @@ mod stream;
 mod thread;
 mod tls;
 mod turns;
+mod updating;
 mod uses;
 
 pub use address::{Address, ParseAddressError};

@@ -190,6 +190,7 @@ mod tests {
     use crate::context::{Mailbox, Shared};
     use crate::slowlog::Slowlog;
     use crate::store::Store;
+    use crate::updating::Updating;
     use crate::uses::Uses;
 
     /// A client that takes nothing.
@@ -229,7 +230,8 @@ mod tests {
     fn a_value_is_not_pinned_while_a_client_takes_what_stands_before_it() {
         let shared = shared();
         let table = shared.cluster.table("default").unwrap();
-        let cx = Context::new(&shared, Store::new(&table, &shared.uses), 0);
+        let updating = Updating::default();
+        let cx = Context::new(&shared, Store::new(&table, &shared.uses, &updating), 0);
         let (value, copies) = (vec![7; 100_000], &shared.copies);
         for others in [0, COPIES_BYTES_MAX] {
             table.put(b"k", &value).unwrap();

@@ -13,6 +13,7 @@ use loch::{Conditional, Expect, Expiry, PutOptions, ScanCursor, Table, Value, Ve
 use crate::failure::Failure;
 use crate::item::{self, Traits};
 use crate::limits::UPDATE_TIME;
+use crate::updating::Updating;
 use crate::uses::Uses;
 
 /// An item as it was read.
@@ -125,6 +126,7 @@ impl Change {
 pub(crate) struct Store<'t> {
     table: &'t Table,
     uses: &'t Uses,
+    updating: &'t Updating,
     draft: Option<&'t RefCell<Draft>>,
 }
 
@@ -145,8 +147,9 @@ impl Draft {
 }
 
 impl<'t> Store<'t> {
-    pub fn new(table: &'t Table, uses: &'t Uses) -> Self {
-        Self { table, uses, draft: None }
+    /// `updating` has the updates of the table's thread.
+    pub fn new(table: &'t Table, uses: &'t Uses, updating: &'t Updating) -> Self {
+        Self { table, uses, updating, draft: None }
     }
 
     /// When its items were used last.
@@ -269,6 +272,7 @@ impl<'t> Store<'t> {
             return Ok((said, draft.item.as_ref().map(|item| item.version)));
         }
         let mut until = None;
+        let _under_way = self.updating.begin(key).await;
         loop {
             let item = self.get(key).await?;
             let base = item.as_ref().map(|item| item.version);
@@ -368,8 +372,8 @@ mod tests {
         let (_cluster, table) = table();
         table.put(b"k", b"1").unwrap();
         let mut seen = Vec::new();
-        let uses = Uses::default();
-        let store = Store::new(&table, &uses);
+        let (uses, updating) = (Uses::default(), Updating::default());
+        let store = Store::new(&table, &uses, &updating);
         let update = store.update(b"k", |item| {
             let item = item.expect("it is there");
             seen.push(item.data().to_vec());
@@ -388,8 +392,8 @@ mod tests {
     fn an_item_that_an_update_deletes_is_gone_and_only_if_nobody_has_changed_it() {
         let (_cluster, table) = table();
         table.put(b"k", b"1").unwrap();
-        let uses = Uses::default();
-        let store = Store::new(&table, &uses);
+        let (uses, updating) = (Uses::default(), Updating::default());
+        let store = Store::new(&table, &uses, &updating);
         let mut first = true;
         let delete = store.update(b"k", |item| {
             let data = item.expect("it is there").data().to_vec();
@@ -406,8 +410,8 @@ mod tests {
     #[test]
     fn a_draft_is_stored_whole_or_not_at_all() {
         let (_cluster, table) = table();
-        let uses = Uses::default();
-        let store = Store::new(&table, &uses);
+        let (uses, updating) = (Uses::default(), Updating::default());
+        let store = Store::new(&table, &uses, &updating);
         let work = |draft| {
             let draft = RefCell::new(draft);
             let on = store.on(&draft);

@@ -29,6 +29,7 @@ use crate::protocol::Protocol;
 use crate::store::Store;
 use crate::stream::Stream;
 use crate::turns::Turns;
+use crate::updating::Updating;
 use crate::{memcached, resp};
 
 /// The events of what is no connection have numbers from this one on, downwards.
@@ -80,7 +81,8 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mailbox = &shared.threads[number];
     epoll::add(&poll, mailbox.as_fd(), EventData::new_u64(WAKES), EventFlags::IN)?;
-    let cx = Context::new(shared, Store::new(table, &shared.uses), number);
+    let updating = Updating::default();
+    let cx = Context::new(shared, Store::new(table, &shared.uses, &updating), number);
     let mut thread = Thread {
         cx: &cx,
         poll,

@@ -114,7 +114,10 @@ const LAYERS: [Layers; 16] = [
         folder: "crates/gateway/src/",
         order: &[
             &["address", "failure", "item", "limits"],
-            &["clients", "copies", "cursors", "error", "figures", "input", "turns", "uses"],
+            &[
+                "clients", "copies", "cursors", "error", "figures", "input", "turns", "updating",
+                "uses",
+            ],
             &["password", "slowlog", "store", "tls"],
             &["protocol"],
             &["stream"],
