@@ -76,6 +76,34 @@ fn the_rest_of_a_list_and_what_follows_it_are_answered_as_the_client_takes_them(
     assert!(text(&client.exactly(rest.len())) == rest);
 }
 
+#[test]
+fn what_is_wrong_behind_a_long_answer_is_told_behind_it() {
+    let gateway = gateway();
+    let mut client = gateway.resp();
+    let long = "v".repeat(100_000);
+    client.send(format!("SET L {long}\r\n").as_bytes());
+    assert!(client.line().starts_with(b"-ERR Protocol error: too big inline"));
+    let mut client = gateway.resp();
+    client.send(format!("*3\r\n$3\r\nSET\r\n$1\r\nL\r\n$100000\r\n{long}\r\n").as_bytes());
+    assert_eq!(text(&client.line()), "+OK\r\n");
+    for keys in [&["L"][..], &["L", "L"], &["a"; 500]] {
+        let value = |key: &str| if key == "L" { long.clone() } else { "a".repeat(VALUE_BYTES) };
+        let mut client = gateway.resp();
+        client.send(format!("MGET {}\r\n*1\r\nx", keys.join(" ")).as_bytes());
+        let bulk = |key: &&str| format!("${}\r\n{}\r\n", value(key).len(), value(key));
+        let right: String = keys.iter().map(bulk).collect();
+        let wrong = "-ERR Protocol error: expected '$', got 'x'\r\n";
+        assert!(text(&client.rest()) == format!("*{}\r\n{right}{wrong}", keys.len()));
+        let mut client = gateway.memcached();
+        let request = format!("get {}\r\n", keys.join(" "));
+        client.send(&[request.as_bytes(), b"\x80x"].concat());
+        let item = |key: &&str| format!("VALUE {key} 0 {}\r\n{}\r\n", value(key).len(), value(key));
+        let right: String = keys.iter().map(item).collect();
+        let wrong = "ERROR the binary protocol is not served, choose text or meta commands\r\n";
+        assert!(text(&client.rest()) == format!("{right}END\r\n{wrong}"));
+    }
+}
+
 /// Its answer would have 8 GB.
 #[test]
 fn a_client_that_reads_as_fast_as_it_can_is_killed_all_the_same() {

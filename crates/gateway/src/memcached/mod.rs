@@ -136,7 +136,8 @@ impl Session {
             if !goes_on || executed < requests.len() {
                 return Progress { ends: !goes_on, ..done };
             }
-            match ended {
+            // What is wrong with the rest is told behind the answers so far.
+            match ended.filter(|_| output.is_open()) {
                 None => continue,
                 Some(Parsed::Binary) => {
                     line(&mut output.bytes, BINARY);

@@ -134,7 +134,8 @@ impl Session {
             if next == Next::Ends {
                 return Progress { ends: true, ..done };
             }
-            match ended {
+            // What is wrong with the rest is told behind the answers so far.
+            match ended.filter(|_| output.is_open()) {
                 None => continue,
                 Some(Parsed::Inline { arguments, consumed }) => {
                     let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
