@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use support::{Reference, differ};
 
@@ -151,6 +151,19 @@ fn a_flush_with_a_delay_happens_later_unless_another_one_is_wanted() {
     ask("flush_all 1\r\nflush_all\r\nset k 0 0 1\r\nv\r\n");
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(ask("get k\r\n"), is_there);
+}
+
+/// One before the start of the server is in `memcached.txt`.
+#[test]
+fn a_flush_at_a_moment_that_has_passed_happens_at_once() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    client.memcached_answer(b"set k 0 0 1\r\na\r\n");
+    // A moment has whole seconds, and has to be one after the start.
+    std::thread::sleep(Duration::from_millis(1100));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let answer = client.memcached_answer(format!("flush_all {now}\r\nget k\r\n").as_bytes());
+    assert_eq!(support::text(&answer), "OK\r\nEND\r\n");
 }
 
 #[test]

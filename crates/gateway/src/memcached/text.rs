@@ -270,8 +270,11 @@ async fn flush_all(cx: &Context<'_>, words: &[&[u8]]) -> Result<&'static str, Fa
     };
     let left = at.time().and_then(|at| at.duration_since(SystemTime::now()).ok());
     cx.shared.flush_later(left.map(|left| Instant::now() + left));
-    // Of a moment that has passed, nothing is older, as with memcached; but a negative one is now.
-    if matches!(at, Expires::Never | Expires::At(UNIX_EPOCH)) {
+    // A moment that has passed is now; but as with memcached, nothing is older than the gateway. A
+    // negative moment is now as well.
+    let began = SystemTime::now() - cx.shared.started.elapsed();
+    let is_before = |at| at != UNIX_EPOCH && at < began;
+    if left.is_none() && !at.time().is_some_and(is_before) {
         cx.store.flush().await?;
     }
     Ok("OK")
