@@ -84,7 +84,7 @@ impl<'a> Operation<'a> {
                 (Outcome::Stored(version), store(NewValue::Given(value), options.expires_at_ms))
             }
             Operation::Delete { of }
-                if there.is_some() && of.is_none_or(|of| there == Some(of)) =>
+                if there.is_some_and(|there| of.is_none_or(|of| of == there)) =>
             {
                 (Outcome::Deleted(true), Effect::Remove)
             }

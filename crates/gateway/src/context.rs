@@ -179,6 +179,14 @@ impl<'t> Context<'t> {
         Ok(usage)
     }
 
+    /// What Redis calls that which the table does when it is full.
+    pub fn policy(&self) -> &'static str {
+        let info = self.shared.cluster.info();
+        let mut tables = info.tables.iter();
+        let evicts = tables.any(|table| table.name == self.shared.table && table.evicts);
+        if evicts { "allkeys-lru" } else { "noeviction" }
+    }
+
     /// How many values the table has evicted, and how many have expired, as of then.
     pub fn forgotten(&self) -> loch::Result<(u64, u64)> {
         let usage = self.usage()?;

@@ -76,3 +76,5 @@ pub const HTTP_CLIENT_TIME: Duration = Duration::from_secs(10);
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a gateway that stops goes on answering what has come.
 pub const DRAIN_TIME: Duration = Duration::from_secs(2);
+/// The bits of a file's mode by which other users than its owner may do something.
+pub const OTHERS: u32 = 0o077;

@@ -7,9 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::error::Error;
-
-/// The bits of a file's mode by which other users than its owner may do something.
-const OTHERS: u32 = 0o077;
+use crate::limits::OTHERS;
 
 /// A password, of which nothing can be learned by how long a comparison takes.
 #[derive(Clone)]

@@ -1,9 +1,9 @@
 //! Items: what the commands of both protocols read and change.
 //!
 //! Every change of an item that depends on what it is now is one [`Store::update`]: read, decide,
-//! and put on the condition that the version is still the one that was read. So it is atomic, and
-//! linearized at the conditional PUT. A transaction on one key does its commands on a [`Draft`] of
-//! the item, and one conditional PUT stores all of them.
+//! and put or delete on the condition that the version is still the one that was read. So it is
+//! atomic, and linearized at the conditional PUT or DELETE. A transaction on one key does its
+//! commands on a [`Draft`] of the item, and one conditional PUT or DELETE stores what they made.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant, SystemTime};

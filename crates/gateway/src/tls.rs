@@ -9,6 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::error::Error;
+use crate::limits::OTHERS;
 
 /// A certificate and its key. Clients show none: they give the password.
 #[derive(Clone, Debug)]
@@ -24,8 +25,8 @@ impl Certificate {
             return Err(wrong(certificate, "it has no certificate in PEM".to_owned()));
         }
         let mode = std::fs::metadata(key).map_or(0, |found| found.permissions().mode());
-        if mode & 0o077 != 0 {
-            tracing::warn!(key = %key.display(), "other users may read the key: `chmod go= FILE`");
+        if mode & OTHERS != 0 {
+            tracing::warn!("other users may read the key: `chmod go= {}`", key.display());
         }
         let key_of = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
             pem::Error::Io(error) => wrong(key, error.to_string()),

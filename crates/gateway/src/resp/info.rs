@@ -149,12 +149,9 @@ fn memory(cx: &Context<'_>) -> Result<Fields, Failure> {
     let usage = cx.usage()?;
     let used: u64 = usage.iter().map(|node| node.index_bytes + node.entry_bytes).sum();
     let all: u64 = usage.iter().map(|node| node.index_bytes + node.data_bytes).sum();
-    let info = cx.shared.cluster.info();
-    let evicts = info.tables.iter().any(|table| table.name == cx.shared.table && table.evicts);
-    let policy = if evicts { "allkeys-lru" } else { "noeviction" };
     Ok(vec![
         field("used_memory", &used),
         field("maxmemory", &all),
-        field("maxmemory_policy", &policy),
+        field("maxmemory_policy", &cx.policy()),
     ])
 }

@@ -495,6 +495,11 @@ fn is_held(command: &Command, request: Request<'_>) -> bool {
     }
 }
 
+/// Whether clients have left too many such answers for this command to be executed.
+fn is_refused(cx: &Context<'_>, command: &Command, request: Request<'_>) -> bool {
+    is_held(command, request) && !cx.shared.copies.may_hold()
+}
+
 fn unknown(request: &[&[u8]]) -> String {
     let cut = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
     let mut arguments = String::new();
@@ -519,7 +524,7 @@ async fn execute_data(
     let began = Instant::now();
     let start = reply.bytes.len();
     let done = match command.family {
-        _ if is_held(command, request) && !cx.shared.copies.may_hold() => Err(HELD.into()),
+        _ if is_refused(cx, command, request) => Err(HELD.into()),
         Family::Bits => bits::execute(cx, store, command.name, request, reply).await,
         Family::Expiry => expiry::execute(store, command.name, request, reply).await,
         Family::Keys => keys::execute(cx, store, command.name, request, reply).await,
@@ -546,9 +551,7 @@ async fn execute_other(
     reply: &mut Reply<'_>,
 ) -> Result<(), Failure> {
     match command.family {
-        Family::Scan if is_held(command, request) && !cx.shared.copies.may_hold() => {
-            Err(HELD.into())
-        }
+        _ if is_refused(cx, command, request) => Err(HELD.into()),
         Family::Scan => scan::execute(cx, store, command.name, request, reply).await,
         Family::Server => server::execute(cx, store, command.name, request, reply).await,
         _ => unreachable!("the caller executes commands of other families"),

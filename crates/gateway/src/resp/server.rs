@@ -41,7 +41,6 @@ fn parameters(cx: &Context<'_>) -> Vec<(&'static str, String)> {
     let info = cx.shared.cluster.info();
     let table = info.tables.iter().find(|table| table.name == cx.shared.table);
     let bytes = table.map_or(0, |table| table.index_bytes + table.data_bytes);
-    let evicts = table.is_some_and(|table| table.evicts);
     let text = str::to_owned;
     let micros = |time: Duration| time.as_micros().to_string();
     vec![
@@ -49,7 +48,7 @@ fn parameters(cx: &Context<'_>) -> Vec<(&'static str, String)> {
         ("databases", text("1")),
         ("maxclients", cx.shared.clients.most.to_string()),
         ("maxmemory", bytes.to_string()),
-        ("maxmemory-policy", text(if evicts { "allkeys-lru" } else { "noeviction" })),
+        ("maxmemory-policy", text(cx.policy())),
         ("proto-max-bulk-len", crate::limits::ARGUMENT_BYTES_MAX.to_string()),
         ("save", text("")),
         (
