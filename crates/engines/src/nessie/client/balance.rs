@@ -23,33 +23,47 @@ pub(in crate::nessie) struct Balance {
     /// Values that were evicted, and the sum of their ages. Both fade with each look.
     values: f32,
     ages: f32,
+    /// The sum of what they were worth, which fades too.
+    worths: f32,
+}
+
+/// Means of what a client has evicted of a class lately.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::nessie) struct Evicted {
+    /// Epochs since the last use.
+    pub age: f32,
+    /// What the values were worth.
+    pub worth: f32,
 }
 
 impl Balance {
-    /// Takes note of values of a class that were evicted, so many epochs after their last use.
-    /// If a look is due, returns their mean age.
+    /// Takes note of values of a class that were evicted, so many epochs after their last use, and
+    /// worth so much. If a look is due, returns the means.
     /// `any`: any number. The first look comes at any moment, so that clients which do one
     /// operation each look as often together as one that does many.
     pub fn evicted(
         &mut self,
         class: &Class,
-        ages: impl Iterator<Item = u8>,
+        values: impl Iterator<Item = (u8, u32)>,
         any: impl FnOnce() -> u64,
-    ) -> Option<f32> {
+    ) -> Option<Evicted> {
         let part = u64::from(class.chunks) * CHUNK_BYTES / PARTS;
         let bytes = self.bytes.get_or_insert_with(|| any() % part);
-        for age in ages {
+        for (age, worth) in values {
             *bytes += class.entry_bytes;
             self.values += 1.0;
             self.ages += f32::from(age);
+            self.worths += worth as f32;
         }
         if *bytes < part * self.pause.max(1) {
             return None;
         }
-        let mean = self.ages / self.values;
+        let evicted = Evicted { age: self.ages / self.values, worth: self.worths / self.values };
         *bytes = 0;
-        (self.values, self.ages) = (self.values / 2.0, self.ages / 2.0);
-        Some(mean)
+        for sum in [&mut self.values, &mut self.ages, &mut self.worths] {
+            *sum /= 2.0;
+        }
+        Some(evicted)
     }
 
     /// The most looks that may follow one another now.
@@ -76,7 +90,8 @@ mod tests {
         let class = Classes::new(64 << 20, 16).of(1000);
         let mut balance = Balance::default();
         let mut until_look = |found| {
-            let values = (1..).find(|_| balance.evicted(&class, [3].into_iter(), || 0).is_some());
+            let values =
+                (1..).find(|_| balance.evicted(&class, [(3, 1)].into_iter(), || 0).is_some());
             balance.has_looked(found);
             values.expect("it comes")
         };
@@ -90,14 +105,16 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_age_follows_what_is_evicted() {
+    fn the_means_follow_what_is_evicted() {
         let class = Classes::new(64 << 20, 16).of(1000);
         let mut balance = Balance::default();
-        let mut mean = |age| {
-            let values = std::iter::repeat_n(age, class.entries as usize);
+        let mut mean = |age: u8| {
+            let value = (age, 100 * u32::from(age));
+            let values = std::iter::repeat_n(value, class.entries as usize);
             let mean = balance.evicted(&class, values, || 0).expect("it was a slab's worth");
             balance.has_looked(true);
-            mean
+            assert!((mean.worth / 100.0 - mean.age).abs() < 0.01);
+            mean.age
         };
         assert_eq!(mean(4), 4.0);
         assert!((7.9..8.0).contains(&(0..8).map(|_| mean(8)).fold(0.0, f32::max)));

@@ -1,7 +1,7 @@
 //! One client of one table: the state that its operations share.
 
 pub(super) mod alloc;
-mod balance;
+pub(super) mod balance;
 pub(super) mod batch;
 pub(super) mod cache;
 pub(super) mod look;

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! values        V(u, a) = the part of the values seen that have the mark, of all in the table
-//! uses a epoch  r(u, a) = (hits(u, a) + W * C * guess) / (V(u, a) + W)
+//! uses a epoch  r(u, a) = (hits(u, a) + W * C * guess) / (V(u, a) + W) * trend(a)
 //! stay          s(u, a) = exp(-r(u, a))
 //! hits to come  H(u, a) = 1 - s(u, a) + D * s(u, a) * H(u, a + 1)
 //! time to come  T(u, a) = (1 - s(u, a)) / r(u, a) + D * s(u, a) * T(u, a + 1)
@@ -22,8 +22,21 @@
 //! The **guess** stands for the little that is known of rare marks, with the weight of W values for
 //! an epoch: a value is worth the more the more often it was used, and half as much with each
 //! turnover since (LRFU). C makes the guesses comparable with what was counted: with it they
-//! foretell, over all marks, as many hits as there were. Counts fade, so what is learned follows
-//! the traffic.
+//! foretell, over all marks, as many hits as there were.
+//!
+//! Counts fade slowly. So that a client sees soon that its traffic has changed, it compares the
+//! hits of each age with those that its rates had **foretold** for the values that it saw, over a
+//! shorter time, and multiplies the rates by
+//!
+//! ```text
+//! trend        t(a) = (found(a) + K * t(a - 1)) / (foretold(a) + K)        t(-1) = 1
+//! ```
+//!
+//! which is at most 1.5.
+//!
+//! If all keys change at once, nothing is found any more that is older than the change. By the
+//! trend of the youngest of those ages, the older ones, in which no values were seen since, are not
+//! expected to bring hits either.
 //!
 //! Marks of the oldest values only say that they are old ([`AGES`]). Their hits are not counted,
 //! because nobody can say for how long they were there.
@@ -32,6 +45,7 @@
 //! sees no hits, and they would teach it nothing: such a client goes by the guess alone.
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::mem;
 
 use crate::nessie::layout::ledger::EPOCHS_A_TURNOVER;
 use crate::nessie::layout::marks::{AGES, Mark, USES_MAX};
@@ -43,15 +57,22 @@ const GUESS_WEIGHT: f32 = 50.0;
 const HITS_AT_FIRST: f32 = 0.05;
 /// How much a hit counts that comes an epoch later.
 const DISCOUNT: f32 = 0.85;
-/// What is left of a count when as many bytes were evicted as in an epoch of values that were used.
+/// What is left of a count when as many bytes were evicted as in an epoch of values that were used,
+/// and of what the trend goes by.
 const FADED: f32 = 0.9;
+const TREND_FADED: f32 = 0.8;
+/// How many hits an age counts for that has the trend of the next younger one.
+const TREND_WEIGHT: f32 = 20.0;
+/// The most that the trend adds: few hits more than were foretold are chance.
+const TREND_MAX: f32 = 1.5;
 /// A client learns anew after one of so many parts of these bytes, or when an epoch ends.
 const LESSON_PARTS: f32 = 8.0;
 /// A client that looks for fewer values than this part of those that it evicts does not learn.
 const LOOKS_MIN: f32 = 0.25;
 /// A worth of one hit an epoch.
 const UNIT: f32 = (1 << 24) as f32;
-/// More hits an epoch are not told apart.
+/// Fewer hits an epoch, or more, are not told apart.
+const HITS_MIN: f32 = 1e-6;
 const HITS_MAX: f32 = 100.0;
 
 /// A number for each mark, by uses and age.
@@ -66,15 +87,16 @@ pub(in crate::nessie) struct Worth {
 }
 
 /// What was counted, and what follows from it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::nessie) struct Learned {
-    /// Values that were used when they had a mark.
-    hits: Grid<f32>,
-    /// Values that had it when the client looked for something to evict.
-    seen: Grid<f32>,
-    /// Values that were evicted, by how much they count on the clock of the marks.
-    gone: f32,
-    looks: f32,
+    /// What was counted since the last lesson, and before it.
+    new: Counts,
+    old: Counts,
+    /// For each mark the uses of a value in an epoch.
+    rates: Grid<f32>,
+    /// For each age the hits of a short time, and how many the rates had foretold.
+    found: [f32; AGES],
+    foretold: [f32; AGES],
     /// The epoch of the last lesson.
     epoch: u8,
     /// Epochs' worth of bytes that were evicted since.
@@ -82,11 +104,37 @@ pub(in crate::nessie) struct Learned {
     worth: Grid<u32>,
 }
 
+/// What a client counts.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Values that were used when they had a mark.
+    hits: Grid<f32>,
+    /// Values that had it when the client looked for something to evict.
+    seen: Grid<f32>,
+    /// Values that were evicted, by how much they count on the clock of the marks.
+    gone: f32,
+    looks: f32,
+}
+
+impl Counts {
+    /// For how many values and epochs one counts that was seen; `None` if the client hardly looked
+    /// for values. In an epoch a part of the table's values is evicted, as the clock counts them,
+    /// so what is gone says for how many values and epochs the client has counted.
+    fn scale(&self) -> Option<f32> {
+        let seen: f32 = self.seen.iter().flatten().sum();
+        let knows = self.looks >= self.gone * LOOKS_MIN && seen > 0.0;
+        knows.then(|| self.gone * EPOCHS_A_TURNOVER as f32 / seen)
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut f32> {
+        let Self { hits, seen, gone, looks } = self;
+        hits.iter_mut().chain(seen).flatten().chain([gone, looks])
+    }
+}
+
 impl Default for Worth {
     fn default() -> Self {
-        let (hits, seen) = ([[0.0; AGES]; USES], [[0.0; AGES]; USES]);
-        let (gone, looks, epochs, worth) = (0.0, 0.0, 0.0, [[0; AGES]; USES]);
-        let mut learned = Box::new(Learned { hits, seen, gone, looks, epoch: 0, epochs, worth });
+        let mut learned = Box::<Learned>::default();
         learned.learn();
         Self { learned: RefCell::new(learned), looks: Cell::new(0) }
     }
@@ -102,7 +150,7 @@ impl Worth {
     /// Counts the first use of a value in an epoch, with the mark that it had before.
     pub fn was_used(&self, mark: Mark, epoch: u8) {
         let (uses, age) = mark.uses_and_age(epoch);
-        if let Some(hits) = self.learned.borrow_mut().hits[uses].get_mut(age) {
+        if let Some(hits) = self.learned.borrow_mut().new.hits[uses].get_mut(age) {
             *hits += 1.0;
         }
     }
@@ -116,7 +164,7 @@ impl Worth {
     /// and its part of the bytes of an epoch.
     pub fn is_gone(&self, count: f32, epochs: f32) {
         let mut learned = self.learned.borrow_mut();
-        learned.gone += count;
+        learned.new.gone += count;
         learned.epochs += epochs;
     }
 
@@ -125,9 +173,8 @@ impl Worth {
         let mut learned = self.learned.borrow_mut();
         if learned.epoch != epoch || learned.epochs * LESSON_PARTS >= 1.0 {
             learned.epoch = epoch;
-            learned.looks += self.looks.take() as f32;
-            learned.learn();
-            learned.fade();
+            learned.new.looks += self.looks.take() as f32;
+            learned.take_lesson();
         }
     }
 
@@ -142,7 +189,7 @@ impl Learned {
     #[inline(always)]
     pub fn saw(&mut self, mark: Mark, epoch: u8) {
         let (uses, age) = mark.uses_and_age(epoch);
-        self.seen[uses][age.min(AGES - 1)] += 1.0;
+        self.new.seen[uses][age.min(AGES - 1)] += 1.0;
     }
 
     /// How much a value with this mark is worth.
@@ -152,42 +199,67 @@ impl Learned {
         self.worth[uses][age.min(AGES - 1)]
     }
 
+    fn take_lesson(&mut self) {
+        let (mut new, epochs) = (mem::take(&mut self.new), mem::take(&mut self.epochs));
+        self.compare(&new, TREND_FADED.powf(epochs));
+        self.old.all().zip(new.all()).for_each(|(old, new)| *old += *new);
+        self.learn();
+        let faded = FADED.powf(epochs);
+        self.old.all().for_each(|count| *count *= faded);
+    }
+
+    /// Compares the hits of each age with what the rates foretold.
+    fn compare(&mut self, new: &Counts, faded: f32) {
+        let scale = new.scale();
+        for age in 0..AGES {
+            self.found[age] *= faded;
+            self.foretold[age] *= faded;
+            let Some(scale) = scale else { continue };
+            for uses in 0..USES {
+                self.found[age] += new.hits[uses][age];
+                self.foretold[age] += new.seen[uses][age] * scale * self.rates[uses][age];
+            }
+        }
+    }
+
+    /// For each age, how many times as many hits there are as the rates foretell.
+    fn trend(&self) -> [f32; AGES] {
+        let mut trend = 1.0;
+        std::array::from_fn(|age| {
+            let found = self.found[age] + TREND_WEIGHT * trend;
+            trend = (found / (self.foretold[age] + TREND_WEIGHT)).min(TREND_MAX);
+            trend
+        })
+    }
+
     fn learn(&mut self) {
-        let seen: f32 = self.seen.iter().flatten().sum();
-        let knows = self.looks >= self.gone * LOOKS_MIN && seen > 0.0;
-        // In an epoch a part of the table's values is evicted, as the clock counts them. So what is
-        // gone says for how many values and epochs the client has counted.
-        let scale = if knows { self.gone * EPOCHS_A_TURNOVER as f32 / seen } else { 0.0 };
-        let values = |uses: usize, age: usize| self.seen[uses][age] * scale;
-        let hits = |uses: usize, age: usize| if knows { self.hits[uses][age] } else { 0.0 };
+        let (scale, trend) = (self.old.scale(), self.trend());
+        let Counts { hits, seen, .. } = &self.old;
+        let values = |uses: usize, age: usize| seen[uses][age] * scale.unwrap_or(0.0);
+        let hits = |uses: usize, age: usize| scale.map_or(0.0, |_| hits[uses][age]);
         let (mut found, mut guessed) = (0.0, 0.0);
         for (uses, age) in (0..USES).flat_map(|uses| (0..AGES).map(move |age| (uses, age))) {
             found += hits(uses, age);
             guessed += values(uses, age) * guess(uses, age);
         }
         let calibrated = (found + GUESS_WEIGHT * HITS_AT_FIRST) / (guessed + GUESS_WEIGHT);
-        let mut worths = [[0; AGES]; USES];
-        for (uses, worths) in worths.iter_mut().enumerate() {
+        for uses in 0..USES {
             let (mut hits_to_come, mut time_to_come) = (0.0, 0.0);
             // Nothing is foretold of the time after the oldest marks. Old values are worth a little
             // more for it, and more requests hit.
             for age in (0..AGES).rev() {
                 let guess = GUESS_WEIGHT * calibrated * guess(uses, age);
                 let rate = (hits(uses, age) + guess) / (values(uses, age) + GUESS_WEIGHT);
+                self.rates[uses][age] = rate;
+                let rate = (rate * trend[age]).max(HITS_MIN);
                 let leave = -(-rate).exp_m1();
                 let later = DISCOUNT * (1.0 - leave);
                 hits_to_come = leave + later * hits_to_come;
                 time_to_come = leave / rate + later * time_to_come;
-                worths[age] = ((hits_to_come / time_to_come).min(HITS_MAX) * UNIT) as u32;
+                let worth = (hits_to_come / time_to_come).min(HITS_MAX);
+                self.worth[uses][age] = (worth * UNIT) as u32;
             }
         }
-        self.worth = worths;
-    }
-
-    fn fade(&mut self) {
-        let faded = FADED.powf(std::mem::take(&mut self.epochs));
-        let counts = self.hits.iter_mut().chain(&mut self.seen).flatten();
-        counts.chain([&mut self.looks, &mut self.gone]).for_each(|count| *count *= faded);
     }
 }
 
@@ -247,7 +319,7 @@ mod tests {
         see(&worth, 2, 8, 10_000);
         worth.tick(1);
         assert!(of(&worth, 2, 8) < before / 5);
-        for epoch in 0..200 {
+        for epoch in 0..250 {
             worth.is_gone(0.0, 1.0);
             worth.tick(epoch % 32);
         }
@@ -281,6 +353,28 @@ mod tests {
         }
         let after = of(&worth, 7, 1);
         assert!(after < before / 3, "{after} of {before}");
+    }
+
+    /// The same, of values that the client did not see so old until now.
+    #[test]
+    fn if_what_is_old_is_not_used_what_is_older_loses_its_worth_too() {
+        let worth = Worth::default();
+        let epoch = |epoch, hits_of_old: u16, hits_of_new: u16| {
+            worth.looked(20_000);
+            see(&worth, 7, 3, 5000);
+            see(&worth, 2, 0, 5000);
+            (0..hits_of_old).for_each(|_| worth.was_used(mark(7, 0), 3));
+            (0..hits_of_new).for_each(|_| worth.was_used(mark(2, 0), 0));
+            worth.is_gone(0.0, 1.0);
+            worth.tick(epoch);
+        };
+        (1..20).for_each(|number| epoch(number, 2000, 1000));
+        let before = [(7, 3), (7, 4), (3, 10), (2, 0)].map(|(uses, age)| of(&worth, uses, age));
+        (20..23).for_each(|number| epoch(number, 0, 1000));
+        let after = [(7, 3), (7, 4), (3, 10), (2, 0)].map(|(uses, age)| of(&worth, uses, age));
+        let left = |at: usize| after[at] as f32 / before[at] as f32;
+        assert!((0..3).all(|at| left(at) < 0.5), "{before:?}, {after:?}");
+        assert!(left(3) > 0.6, "{before:?}, {after:?}");
     }
 
     #[test]

@@ -8,10 +8,14 @@
 //! memory, and loses its values in the epoch in which they came. It takes memory of values that
 //! were never used.
 //!
-//! Memory in use stays where it is, though its values may be worth less: with a slab the good
-//! values in it are evicted too, and that costs more misses than the better use brings. When the
-//! sizes change, all that was put before is older than all that is evicted since, so every look
-//! finds memory.
+//! Values in use make room as well if they are worth much less, for the bytes that they take, than
+//! those that the client evicts: a few long values may stand where many short ones would bring more
+//! hits. Much less, because with a slab the good values in it are evicted too. When the sizes
+//! change, all that was put before is older than all that is evicted since, so every look finds
+//! memory.
+//!
+//! A look first takes memory that is free: the slabs that were emptied may have been longer than
+//! the one that was wanted.
 //!
 //! A look costs about as much as some evictions, so one that finds nothing is followed by a pause
 //! twice as long as the last; one that finds memory is followed by two more, then by four, and so
@@ -21,8 +25,11 @@ use loch_fabric::Fabric;
 
 use super::empty::Run;
 use super::evict::Victim;
+use super::lease::Kind;
 use crate::error::EngineError;
+use crate::limits::SEARCHES_FOR_ROOM;
 use crate::nessie::client::Client;
+use crate::nessie::client::balance::Evicted;
 use crate::nessie::layout::slab::Class;
 
 /// What others have is given to a class if nobody has used it for longer, by so many epochs, than
@@ -30,6 +37,9 @@ use crate::nessie::layout::slab::Class;
 const EPOCHS_OLDER: f32 = 0.1;
 /// A class that evicts its values sooner, in the mean, has too little memory for them to be used.
 const EPOCHS_SOON: f32 = 0.5;
+/// Memory is given to a class if what it holds is worth less, for its bytes, than this part of the
+/// values that the class evicts.
+const WORTH_PART: f32 = 0.25;
 /// Grace periods that a client waits for before it begins to empty more.
 const WAITS_MAX: usize = 16;
 /// How often values of a run are looked at again before it is emptied.
@@ -58,19 +68,24 @@ impl<F: Fabric> Client<F> {
 
     async fn balance(&self, class: Class, evicted: &[Victim]) -> Result<(), EngineError> {
         let epoch = self.mark_epoch();
-        let ages = evicted.iter().map(|victim| victim.mark.age(epoch));
+        let value = |victim: &Victim| (victim.mark.age(epoch), self.worth_of_victim(victim));
+        let values = evicted.iter().map(value);
         let any = || self.fabric.random();
-        let age = self.alloc.borrow_mut().list(class).balance.evicted(&class, ages, any);
-        let Some(age) = age else { return Ok(()) };
+        let evicted = self.alloc.borrow_mut().list(class).balance.evicted(&class, values, any);
+        let Some(evicted) = evicted else { return Ok(()) };
         if self.waits.borrow().len() >= WAITS_MAX {
             return Ok(());
         }
         let looks = self.alloc.borrow_mut().list(class).balance.looks();
         let mut begun = false;
         for _ in 0..looks {
+            begun = self.lease_any(class, Kind::Free, SEARCHES_FOR_ROOM).await?;
+            if begun {
+                continue;
+            }
             let dti = self.tables[self.any(self.tables.len())];
             begun = match self.cheapest_run(dti, class).await? {
-                Some(run) => self.empty_if_forgotten(class, run, age).await?,
+                Some(run) => self.empty_for(class, run, evicted).await?,
                 None => false,
             };
             if !begun || self.waits.borrow().len() >= WAITS_MAX {
@@ -81,21 +96,24 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Begins to empty a run for a class that evicts at this mean age, if nobody is interested in
-    /// the run's values, as far as they are looked at. Returns whether it did.
-    async fn empty_if_forgotten(
+    /// Begins to empty a run for a class that evicts such values, if the run's values, as far as
+    /// they are looked at, are to go. Returns whether it did.
+    async fn empty_for(
         &self,
         class: Class,
         mut run: Run,
-        age: f32,
+        evicted: Evicted,
     ) -> Result<bool, EngineError> {
+        let is_to_go = |run: &Run| {
+            self.is_forgotten(run, evicted.age) || is_worth_less(run, &class, evicted.worth)
+        };
         for _ in 0..LOOKS_AGAIN {
-            if !self.is_forgotten(&run, age) {
+            if !is_to_go(&run) {
                 return Ok(false);
             }
             self.look_into(&mut run).await?;
         }
-        Ok(self.is_forgotten(&run, age) && self.empty_run(class, run).await?)
+        Ok(is_to_go(&run) && self.empty_run(class, run).await?)
     }
 
     /// Whether nobody is interested in the values of a run, compared with those of a class that are
@@ -110,5 +128,33 @@ impl<F: Fabric> Client<F> {
     /// mark says in which epoch its value was used: that may have been when the epoch ended.
     fn unused_for(&self, run: &Run) -> f32 {
         f32::from(run.unused) - 1.0 + self.part_of_epoch()
+    }
+}
+
+/// Whether a run's values are worth much less, for its bytes, than the values that a class evicts.
+fn is_worth_less(run: &Run, class: &Class, worth: f32) -> bool {
+    let evicted = worth / class.entry_bytes as f32;
+    (run.worth as f32) < WORTH_PART * evicted * run.bytes() as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nessie::layout::slab::{Classes, Slab};
+
+    #[test]
+    fn values_are_compared_by_their_worth_for_a_byte() {
+        let classes = Classes::new(64 << 20, 16);
+        let (short, long) = (classes.of(1000), classes.of(64_000));
+        let slab = Slab { dti: 0, chunk: 0 };
+        let is_less = |class: Class, worth: u32, than: &Class, evicted: f32| {
+            let mut run = Run::new(vec![(slab, class, 0)]);
+            run.worth = u64::from(class.entries * worth);
+            is_worth_less(&run, than, evicted)
+        };
+        assert!(is_less(long, 100, &short, 100.0));
+        assert!(!is_less(short, 100, &long, 100.0));
+        assert!(!is_less(long, 100, &short, 3.0), "with the slab go its good values too");
+        assert!(is_less(short, 1, &long, 500.0));
     }
 }

@@ -14,6 +14,7 @@
 use loch_fabric::Fabric;
 
 use crate::error::EngineError;
+use crate::limits::CHUNK_BYTES;
 use crate::nessie::client::Client;
 use crate::nessie::client::waits::Then;
 use crate::nessie::layout::slab::{Chunk, Class, Entry, LARGE, Slab};
@@ -36,7 +37,7 @@ type Found = (Slab, Class, u64);
 pub(super) struct Run {
     slabs: Vec<Found>,
     /// An estimate of what their values are worth together.
-    worth: u64,
+    pub worth: u64,
     /// Epochs since one of the values that were looked at was used.
     pub unused: u8,
     /// Whether one of them was ever used.
@@ -45,8 +46,14 @@ pub(super) struct Run {
 
 impl Run {
     /// Slabs that were not looked at yet.
-    fn new(slabs: Vec<Found>) -> Self {
+    pub fn new(slabs: Vec<Found>) -> Self {
         Self { slabs, worth: 0, unused: u8::MAX, is_used: false }
+    }
+
+    /// The bytes of the slabs.
+    pub fn bytes(&self) -> u64 {
+        let chunks = |(_, class, _): &Found| u64::from(class.chunks);
+        self.slabs.iter().map(chunks).sum::<u64>() * CHUNK_BYTES
     }
 }
 

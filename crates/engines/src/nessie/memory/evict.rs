@@ -49,6 +49,8 @@ const COUNTED_BUCKETS: usize = 4;
 const SAMPLED_IN_SLABS: usize = 64;
 /// A value that was never used counts for this part of its bytes when it is evicted.
 const UNUSED_COUNTS: f32 = 0.25;
+/// A value that fills memory counts for this part of its bytes.
+const FILLED_COUNTS: f32 = 0.5;
 /// Bytes of a victim that are prefetched.
 const PREFETCHED_BYTES_MAX: u64 = 256;
 /// Bytes of the key that are read with an entry's header.
@@ -385,10 +387,6 @@ impl<F: Fabric> Client<F> {
     async fn count_evicted(&self, victims: &[&Victim]) -> Result<(), EngineError> {
         let Some(Victim { class, .. }) = victims.first() else { return Ok(()) };
         let mut forgotten = Forgotten::default();
-        // A value takes up a slot as well. If there are few slots for the memory, they turn over,
-        // and not the memory.
-        let geometry = &self.map.shape.geometry;
-        let bytes = class.entry_bytes.max(geometry.data_bytes() / geometry.index_slots()) as f32;
         let mut turned_over = 0.0;
         for victim in victims {
             let count = match victim.has_expired {
@@ -396,10 +394,28 @@ impl<F: Fabric> Client<F> {
                 false => &mut forgotten.evicted,
             };
             *count += 1;
-            turned_over += victim.counts() * bytes;
+            turned_over += victim.counts();
         }
         self.count_forgotten(class, forgotten).await?;
-        self.turn_over(turned_over as u64).await
+        self.turn_over((turned_over * self.bytes_on_clock(class)) as u64).await
+    }
+
+    /// Counts a slab that the client has taken from memory that had no values, on the clock of the
+    /// marks: values that come while the table fills have different ages when it is full.
+    pub(super) async fn count_filled(&self, class: &Class) -> Result<(), EngineError> {
+        // What a client that evicts finds empty was full of values that others evicted.
+        if !self.evicts() || self.counts.evicted.get() > 0 {
+            return Ok(());
+        }
+        let values = class.entries as f32 * FILLED_COUNTS;
+        self.turn_over((values * self.bytes_on_clock(class)) as u64).await
+    }
+
+    /// As how many bytes a value of a class counts on the clock of the marks. It takes up a slot as
+    /// well. If there are few slots for the memory, they turn over, and not the memory.
+    fn bytes_on_clock(&self, class: &Class) -> f32 {
+        let geometry = &self.map.shape.geometry;
+        class.entry_bytes.max(geometry.data_bytes() / geometry.index_slots()) as f32
     }
 
     /// The values among some entries of a class.
@@ -688,12 +704,12 @@ mod tests {
     fn a_value_that_is_evicted_leaves_a_ghost_in_the_first_bucket_of_its_key() {
         let (client, class) = filled();
         // So many that some are not in their first buckets.
-        for number in 0..800u16 {
+        for number in 0..900u16 {
             let key = [&number.to_le_bytes()[..], &[0xff; 6]].concat();
             block_on(client.put(&key, VALUE, PutOptions::default())).unwrap();
         }
         let _epoch = client.session.pin(&client.fabric).unwrap();
-        let victims = block_on(client.evict(class, 30)).unwrap().expect("they can go");
+        let victims = block_on(client.evict(class, 300)).unwrap().expect("they can go");
         let bucket = |victim: &Victim| victim.hash.first_bucket(&client.map);
         let elsewhere = |victim: &&Victim| client.map.bucket_of(victim.slot).0 != bucket(victim);
         assert!(victims.iter().filter(elsewhere).count() > 0);

@@ -270,6 +270,7 @@ impl<F: Fabric> Client<F> {
         }
         self.alloc.borrow_mut().list(class).add_slab(slab, 0, floor);
         self.count_room();
+        self.count_filled(&class).await?;
         Ok(true)
     }
 

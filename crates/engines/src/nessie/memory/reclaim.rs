@@ -380,10 +380,11 @@ mod tests {
         let at = client.map.ledger(0).turned_over();
         let told = || client.fabric.load(at).unwrap();
         block_on(client.tell_clock()).unwrap();
-        let (before, epoch) = (told(), client.mark_epoch());
+        let epoch = client.mark_epoch();
         assert!(epoch > 0);
         put(&next, 40_001);
         assert_eq!(next.mark_epoch(), epoch);
+        let before = told();
         block_on(next.turn_over(1)).unwrap();
         assert_eq!(told(), before);
         block_on(next.detach()).unwrap();
