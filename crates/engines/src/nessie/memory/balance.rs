@@ -27,7 +27,6 @@ use super::empty::Run;
 use super::evict::Victim;
 use super::lease::Kind;
 use crate::error::EngineError;
-use crate::limits::SEARCHES_FOR_ROOM;
 use crate::nessie::client::Client;
 use crate::nessie::client::balance::Evicted;
 use crate::nessie::layout::slab::Class;
@@ -79,7 +78,7 @@ impl<F: Fabric> Client<F> {
         let looks = self.alloc.borrow_mut().list(class).balance.looks();
         let mut begun = false;
         for _ in 0..looks {
-            begun = self.lease_any(class, Kind::Free, SEARCHES_FOR_ROOM).await?;
+            begun = self.lease_any(class, Kind::Free, 1).await?;
             if begun {
                 continue;
             }
