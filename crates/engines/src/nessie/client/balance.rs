@@ -20,15 +20,15 @@ pub(in crate::nessie) struct Balance {
     pause: u64,
     /// The looks after that pause, as long as they find memory.
     looks: usize,
-    /// Values that were evicted, and the sum of their ages. Both fade with each look.
+    /// Values that were evicted, and the sums of their ages and of what they were worth. All fade
+    /// with each look.
     values: f32,
     ages: f32,
-    /// The sum of what they were worth, which fades too.
     worths: f32,
 }
 
 /// Means of what a client has evicted of a class lately.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(in crate::nessie) struct Evicted {
     /// Epochs since the last use.
     pub age: f32,

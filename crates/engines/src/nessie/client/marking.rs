@@ -203,7 +203,7 @@ impl<F: Fabric> Client<F> {
         epoch_bytes(self.clock.bytes)
     }
 
-    /// Counts bytes that have made room for others.
+    /// Counts bytes that have made room for others, or that new values fill.
     pub(in crate::nessie) async fn turn_over(&self, bytes: u64) -> Result<(), EngineError> {
         let untold = self.clock.untold.get() + bytes;
         self.clock.untold.set(untold);

@@ -3,7 +3,7 @@
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
-//! | 0 | 8 | turned over: bytes of entries that made room for others; the first node's alone counts |
+//! | 0 | 8 | turned over: bytes that made room for others, or were filled; the first node's alone counts |
 //! | 64 | 8 | expiring: 1 if an entry of the node's data table ever had an expiry |
 //! | 128 | 16 × 248 | for each size class: values evicted, and values that expired |
 
