@@ -404,6 +404,11 @@ impl Geometry {
         self.shards_per_node as u64 * self.buckets_per_shard as u64 * self.bucket_slots as u64
     }
 
+    /// Bytes of the data tables for each slot of the index.
+    pub fn bytes_a_slot(&self) -> u64 {
+        self.data_bytes() / self.node_slots()
+    }
+
     /// Bytes of one node's [`super::moves`].
     fn move_ring_bytes(&self) -> u64 {
         MoveRing::bytes(self.node_slots())
@@ -543,6 +548,16 @@ mod tests {
     fn too_little_memory_is_named() {
         let error = Geometry::plan(1, 1 << 20, 1 << 20, 3, 4, 64, Options::default()).unwrap_err();
         assert!(error.to_string().contains("index_slots"), "{error}");
+    }
+
+    #[test]
+    fn the_bytes_for_a_slot_do_not_depend_on_the_number_of_nodes() {
+        let plan = |nodes, slots| {
+            Geometry::plan(nodes, 16 << 20, slots, 3, 4, 64, Options::default()).unwrap()
+        };
+        let bytes = plan(1, 1 << 12).bytes_a_slot();
+        assert_eq!(plan(4, 4 << 12).bytes_a_slot(), bytes);
+        assert!((3000..4096).contains(&bytes), "{bytes}");
     }
 
     #[test]

@@ -414,8 +414,7 @@ impl<F: Fabric> Client<F> {
     /// As how many bytes a value of a class counts on the clock of the marks. It takes up a slot as
     /// well. If there are few slots for the memory, they turn over, and not the memory.
     fn bytes_on_clock(&self, class: &Class) -> f32 {
-        let geometry = &self.map.shape.geometry;
-        class.entry_bytes.max(geometry.data_bytes() / geometry.index_slots()) as f32
+        class.entry_bytes.max(self.map.shape.geometry.bytes_a_slot()) as f32
     }
 
     /// The values among some entries of a class.
