@@ -33,6 +33,8 @@ SEED = 7
 # pages of 1 MiB.
 PUBLIC_REQUESTS = 1_000_000
 MEMORY_MIN = 2 * MIB
+# A key of 16 bytes, and what an entry has besides.
+BESIDE_VALUE_BYTES = 64
 
 ONLINE = ["LRU", "S3-FIFO", "SIEVE", "W-TinyLFU"]
 POLICIES = {
@@ -58,7 +60,8 @@ NOTES = """
   Redis has it (`maxmemory`) beyond the megabyte that it uses when it is empty.
 * Replays of minutes compress time: Redis tells uses apart that are a second apart (LRU), and lowers
   counts by the minute (LFU). At the pace of users it may find more.
-* *Loch* has it for index and data, with 1.3 slots of the index for each value that fits.
+* *Loch* has it for index and data, with 1.3 slots of the index for each value that fits if the
+  shortest ones are kept.
 * *Loch alone* has as much memory as it needs to hold about as many values as LRU does: its policy
   without its overhead. It is left out where values have different sizes: there the policies keep
   values of other sizes than LRU, and so numbers of values say nothing.
@@ -177,6 +180,16 @@ def facts(file):
     records = np.fromfile(file, dtype=record_type())
     _, first = np.unique(records["id"], return_index=True)
     return len(records), len(first), int(records["size"][first].astype("u8").sum())
+
+
+def slots(file, memory):
+    """1.3 slots of the index for each value that fits if the shortest ones are kept."""
+    import numpy as np
+
+    records = np.fromfile(file, dtype=record_type())
+    _, first = np.unique(records["id"], return_index=True)
+    taken = np.cumsum(np.sort(records["size"][first]).astype("u8") + BESIDE_VALUE_BYTES)
+    return int(1.3 * np.searchsorted(taken, memory))
 
 
 def has_one_size(file):
@@ -305,9 +318,7 @@ def main(command, *rest):
         size = round(footprint * int(rest[1]) / 100 / MIB) * MIB
         print(size if size >= MEMORY_MIN else 0)
     elif command == "slots":
-        # 1.3 slots of the index for each value that fits.
-        _, keys, footprint = facts(rest[0])
-        print(int(1.3 * int(rest[1]) * keys / footprint))
+        print(slots(rest[0], int(rest[1])))
     elif command == "alone":
         size, held, wanted = map(int, rest[1:])
         print(size * wanted // held if has_one_size(rest[0]) else 0)
