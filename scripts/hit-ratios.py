@@ -173,22 +173,20 @@ def write(folder, name, keys, sizes):
     print(file)
 
 
-def facts(file):
-    """Requests, keys, and bytes of the values of all keys."""
+def value_bytes(file):
+    """The bytes of each key's value."""
     import numpy as np
 
     records = np.fromfile(file, dtype=record_type())
     _, first = np.unique(records["id"], return_index=True)
-    return len(records), len(first), int(records["size"][first].astype("u8").sum())
+    return records["size"][first].astype("u8")
 
 
 def slots(file, memory):
     """1.3 slots of the index for each value that fits if the shortest ones are kept."""
     import numpy as np
 
-    records = np.fromfile(file, dtype=record_type())
-    _, first = np.unique(records["id"], return_index=True)
-    taken = np.cumsum(np.sort(records["size"][first]).astype("u8") + BESIDE_VALUE_BYTES)
+    taken = np.cumsum(np.sort(value_bytes(file)) + BESIDE_VALUE_BYTES)
     return int(1.3 * np.searchsorted(taken, memory))
 
 
@@ -314,7 +312,7 @@ def main(command, *rest):
         if rest[1] != "--smoke":
             write_public(folder, Path(rest[1]))
     elif command == "memory":
-        _, _, footprint = facts(rest[0])
+        footprint = int(value_bytes(rest[0]).sum())
         size = round(footprint * int(rest[1]) / 100 / MIB) * MIB
         print(size if size >= MEMORY_MIN else 0)
     elif command == "slots":
