@@ -696,7 +696,7 @@ mod tests {
             marks.of(position).age(client.mark_epoch())
         };
         assert_eq!(Mark::new(1).age(client.mark_epoch()), 31);
-        assert_eq!((age(class), age(client.map.classes.of(5000))), (16, 29));
+        assert_eq!((age(class), age(client.map.classes.of(5000))), (16, 16));
     }
 
     #[test]
