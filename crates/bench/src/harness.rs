@@ -106,10 +106,9 @@ impl<'a> Running<'a> {
     /// Counts the traffic, and ends everything.
     pub fn end(mut self) -> Result<(&'a dyn System, Measured)> {
         let before = self.measured.usage.unwrap_or_default();
-        self.measured.usage = self.usage()?.map(|Usage { values, evicted }| Usage {
-            values,
-            evicted: evicted.saturating_sub(before.evicted),
-        });
+        self.measured.usage = self
+            .usage()?
+            .map(|usage| Usage { evicted: usage.evicted.saturating_sub(before.evicted), ..usage });
         self.measured.traffic = self.count()?;
         self.fleet.finish();
         Ok((self.system, self.measured))

@@ -54,14 +54,17 @@ pub struct Object {
     puts: u64,
     get_hits: u64,
     /// Shares of the GETs that found a value, and of the bytes that GETs asked for; the values that
-    /// were held in the end, and those that were evicted in the measured phase. Left out unless the
-    /// workload is a cache's.
+    /// were held in the end, the bytes of these with keys and headers, if the system says so, and
+    /// the values that were evicted in the measured phase. Left out unless the workload is a
+    /// cache's.
     #[serde(skip_serializing_if = "Option::is_none")]
     hit_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     byte_hit_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     values_held: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_held: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     evicted: Option<u64>,
     /// Bytes of values found and stored, a second.
@@ -148,6 +151,7 @@ impl Object {
         let tally = measured.tally;
         let ops = tally.gets + tally.puts;
         let per_s = |count: u64| rounded(count as f64 / measured.seconds.max(1e-9), 1);
+        let median = |spread: Spread| rounded(spread.median, 1);
         let [hit_ratio, byte_hit_ratio] = hit_ratios(spec, tally);
         let is_loch = system.is_loch();
         let in_place = system.reads_in_place(spec.fabric);
@@ -182,6 +186,7 @@ impl Object {
             hit_ratio,
             byte_hit_ratio,
             values_held: measured.usage.map(|usage| usage.values),
+            bytes_held: measured.usage.and_then(|usage| usage.bytes),
             evicted: measured.usage.map(|usage| usage.evicted),
             goodput_bytes_per_s: per_s(tally.hit_bytes + tally.put_bytes),
             get_us: Quantiles::of(&measured.gets),
@@ -196,10 +201,8 @@ impl Object {
             bytes_per_put: per_op(put, put.bytes),
             server_cpu_s: measured.server_cpu_s.map(|cpu_s| rounded(cpu_s, 6)),
             client_cpu_s: rounded(measured.client_cpu_s, 6),
-            limit_ops_per_s: measured.limit_ops_per_s().map(|limit| rounded(limit.median, 1)),
-            limit_one_ops_per_s: measured
-                .limit_one_ops_per_s()
-                .map(|limit| rounded(limit.median, 1)),
+            limit_ops_per_s: measured.limit_ops_per_s().map(median),
+            limit_one_ops_per_s: measured.limit_one_ops_per_s().map(median),
             limit_share: share.map(Spread::median),
             limit_share_spread: share.map(Spread::bounds),
             limit_one_share: one_share.map(Spread::median),
@@ -583,14 +586,15 @@ mod tests {
         let spec = spec("--eviction sieve --memory 64MiB").unwrap();
         let tally = Tally { gets: 100, get_hits: 75, ..Tally::default() };
         let tally = Tally { hit_bytes: 1000, miss_bytes: 3000, ..tally };
-        let usage = Some(Usage { values: 50, evicted: 1234 });
+        let usage = Some(Usage { values: 50, evicted: 1234, bytes: Some(5678) });
         let measured = Measured { tally, usage, ..measured(&Peer::Redis) };
         let object = Object::new(&spec, &Peer::Redis, &measured, None);
         let json = serde_json::to_value(&object).unwrap();
         let found = ["hit_ratio", "byte_hit_ratio"].map(|field| json[field].as_f64());
         assert_eq!(found, [Some(0.75), Some(0.25)]);
-        let counted = ["values_held", "evicted", "memory_bytes"].map(|field| json[field].as_u64());
-        assert_eq!(counted, [Some(50), Some(1234), Some(64 << 20)]);
+        let fields = ["values_held", "bytes_held", "evicted", "memory_bytes"];
+        let counted = fields.map(|field| json[field].as_u64());
+        assert_eq!(counted, [Some(50), Some(5678), Some(1234), Some(64 << 20)]);
         let text = shown(&[object]);
         assert!(text.contains("75.0 %") && text.contains("25.0 %"), "{text}");
         assert!(text.contains("1 234"), "{text}");

@@ -72,6 +72,8 @@ pub struct Usage {
     pub values: u64,
     /// Values that it has evicted since it was started.
     pub evicted: u64,
+    /// Bytes of its values with their keys and headers, if it says so.
+    pub bytes: Option<u64>,
 }
 
 /// The traffic of operations over the fabric, of GETs and PUTs separately.

@@ -144,6 +144,7 @@ impl Protocol for Memcached {
         Some(Usage {
             values: statistic(statistics, "STAT curr_items ")?,
             evicted: statistic(statistics, "STAT evictions ")?,
+            bytes: statistic(statistics, "STAT bytes "),
         })
     }
 
@@ -232,13 +233,13 @@ mod tests {
     #[test]
     fn statistics_end_with_a_line_and_tell_the_items() {
         let memcached = Memcached::new(4);
-        let text = b"STAT curr_items 12\r\nSTAT evictions 345\r\nEND\r\n";
+        let text = b"STAT bytes 987\r\nSTAT curr_items 12\r\nSTAT evictions 345\r\nEND\r\n";
         for cut in 0..text.len() {
             assert_eq!(memcached.parse_statistics(&text[..cut]), Parsed::Partial(cut + 1));
         }
         let whole = Parsed::Whole(text.len(), Reply::Value(text));
         assert_eq!(memcached.parse_statistics(text), whole);
         let usage = Memcached::usage(std::str::from_utf8(text).unwrap());
-        assert_eq!(usage, Some(Usage { values: 12, evicted: 345 }));
+        assert_eq!(usage, Some(Usage { values: 12, evicted: 345, bytes: Some(987) }));
     }
 }

@@ -146,6 +146,7 @@ impl Protocol for Redis {
             // There is no such line if there are no keys.
             values: statistic(statistics, "db0:keys=").unwrap_or(0),
             evicted: statistic(statistics, "evicted_keys:")?,
+            bytes: None,
         })
     }
 
@@ -215,9 +216,9 @@ mod tests {
     #[test]
     fn statistics_tell_keys_and_evictions() {
         let usage = |text| Redis::usage(text);
-        let empty = Some(Usage { values: 0, evicted: 0 });
+        let empty = Some(Usage { values: 0, evicted: 0, bytes: None });
         assert_eq!(usage("# Stats\r\nevicted_keys:0\r\n# Keyspace\r\n"), empty);
-        let full = Some(Usage { values: 56, evicted: 7 });
+        let full = Some(Usage { values: 56, evicted: 7, bytes: None });
         assert_eq!(usage("evicted_keys:7\r\ndb0:keys=56,expires=0,avg_ttl=0\r\n"), full);
         assert_eq!(usage("nothing"), None);
     }
