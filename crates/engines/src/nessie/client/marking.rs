@@ -219,7 +219,8 @@ impl<F: Fabric> Client<F> {
         if untold > 0 {
             let at = self.clock.at;
             let before = self.fabric.fetch_add(at, untold).await?;
-            self.set_clock(before + untold, NEAR_USES);
+            // The word is in shared memory, where there may be anything.
+            self.set_clock(before.wrapping_add(untold), NEAR_USES);
         }
         Ok(())
     }
