@@ -198,8 +198,8 @@ const LAYERS: [Layers; 16] = [
     Layers {
         folder: "crates/engines/src/nessie/client/",
         order: &[
-            &["balance", "cache", "look", "pins", "searches", "turns", "worth"],
-            &["alloc", "marking"],
+            &["balance", "cache", "look", "pins", "searches", "turns", "uses"],
+            &["alloc", "marking", "worth"],
             &["batch", "waits"],
         ],
         never: &[],

@@ -1,5 +1,5 @@
 //! What a client of a table that evicts remembers of its evictions in a size class, to see when it
-//! should look at the memory of others (`memory/balance.rs`).
+//! should look at other memory (`memory/balance.rs`).
 
 use crate::limits::CHUNK_BYTES;
 use crate::nessie::layout::slab::Class;
@@ -20,50 +20,37 @@ pub(in crate::nessie) struct Balance {
     pause: u64,
     /// The looks after that pause, as long as they find memory.
     looks: usize,
-    /// Values that were evicted, and the sums of their ages and of what they were worth. All fade
-    /// with each look.
+    /// Values that were evicted, and the sum of what they were worth. Both fade with each look.
     values: f32,
-    ages: f32,
     worths: f32,
 }
 
-/// Means of what a client has evicted of a class lately.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::nessie) struct Evicted {
-    /// Epochs since the last use.
-    pub age: f32,
-    /// What the values were worth.
-    pub worth: f32,
-}
-
 impl Balance {
-    /// Takes note of values of a class that were evicted, so many epochs after their last use, and
-    /// worth so much. If a look is due, returns the means.
+    /// Takes note of values of a class that were evicted, and were worth so much. If a look is due,
+    /// returns the mean of those that were evicted lately.
     /// `any`: any number. The first look comes at any moment, so that clients which do one
     /// operation each look as often together as one that does many.
     pub fn evicted(
         &mut self,
         class: &Class,
-        values: impl Iterator<Item = (u8, u32)>,
+        worths: impl Iterator<Item = u32>,
         any: impl FnOnce() -> u64,
-    ) -> Option<Evicted> {
+    ) -> Option<f32> {
         let part = u64::from(class.chunks) * CHUNK_BYTES / PARTS;
         let bytes = self.bytes.get_or_insert_with(|| any() % part);
-        for (age, worth) in values {
+        for worth in worths {
             *bytes += class.entry_bytes;
             self.values += 1.0;
-            self.ages += f32::from(age);
             self.worths += worth as f32;
         }
         if *bytes < part * self.pause.max(1) {
             return None;
         }
-        let evicted = Evicted { age: self.ages / self.values, worth: self.worths / self.values };
+        let mean = self.worths / self.values;
         *bytes = 0;
-        for sum in [&mut self.values, &mut self.ages, &mut self.worths] {
-            *sum /= 2.0;
-        }
-        Some(evicted)
+        self.values /= 2.0;
+        self.worths /= 2.0;
+        Some(mean)
     }
 
     /// The most looks that may follow one another now.
@@ -90,8 +77,7 @@ mod tests {
         let class = Classes::new(64 << 20, 16).of(1000);
         let mut balance = Balance::default();
         let mut until_look = |found| {
-            let values =
-                (1..).find(|_| balance.evicted(&class, [(3, 1)].into_iter(), || 0).is_some());
+            let values = (1..).find(|_| balance.evicted(&class, [1].into_iter(), || 0).is_some());
             balance.has_looked(found);
             values.expect("it comes")
         };
@@ -105,16 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn the_means_follow_what_is_evicted() {
+    fn the_mean_follows_what_is_evicted() {
         let class = Classes::new(64 << 20, 16).of(1000);
         let mut balance = Balance::default();
-        let mut mean = |age: u8| {
-            let value = (age, 100 * u32::from(age));
-            let values = std::iter::repeat_n(value, class.entries as usize);
-            let mean = balance.evicted(&class, values, || 0).expect("it was a slab's worth");
+        let mut mean = |worth: u32| {
+            let worths = std::iter::repeat_n(worth, class.entries as usize);
+            let mean = balance.evicted(&class, worths, || 0).expect("it was a slab's worth");
             balance.has_looked(true);
-            assert!((mean.worth / 100.0 - mean.age).abs() < 0.01);
-            mean.age
+            mean
         };
         assert_eq!(mean(4), 4.0);
         assert!((7.9..8.0).contains(&(0..8).map(|_| mean(8)).fold(0.0, f32::max)));

@@ -35,6 +35,11 @@ impl Hand {
         Self { buckets, bucket: Cell::default() }
     }
 
+    /// So many buckets as a part of those that the hand passes over.
+    pub fn part(&self, buckets: usize) -> f32 {
+        buckets as f32 / (self.buckets.end - self.buckets.start) as f32
+    }
+
     /// A run of up to `most` buckets, which are in one shard, and their number. The hand goes on
     /// behind them, and begins anywhere.
     pub fn next<F: Fabric>(&self, map: &TableMap, fabric: &F, most: u64) -> (RemoteAddr, usize) {

@@ -9,6 +9,7 @@ pub(super) mod marking;
 pub(super) mod pins;
 pub(super) mod searches;
 pub(super) mod turns;
+pub(super) mod uses;
 pub(super) mod waits;
 pub(super) mod worth;
 

@@ -7,7 +7,7 @@
 //! epochs old,
 //!
 //! ```text
-//! values        V(u, a) = the part of the values seen that have the mark, of all in the table
+//! values        V(u, a) = values seen / part of the index looked at * epochs
 //! uses a epoch  r(u, a) = (hits(u, a) + W * C * guess) / (V(u, a) + W) * trend(a)
 //! stay          s(u, a) = exp(-r(u, a))
 //! hits to come  H(u, a) = 1 - s(u, a) + D * s(u, a) * H(u, a + 1)
@@ -20,8 +20,8 @@
 //! have changed until then.
 //!
 //! The **guess** stands for the little that is known of rare marks, with the weight of W values for
-//! an epoch: a value is worth the more the more often it was used, and half as much with each
-//! turnover since (LRFU). C makes the guesses comparable with what was counted: with it they
+//! an epoch: a value is worth the more the more often it was used, and half as much with each two
+//! turnovers since (LRFU). C makes the guesses comparable with what was counted: with it they
 //! foretell, over all marks, as many hits as there were.
 //!
 //! Counts fade slowly. So that a client sees soon that its traffic has changed, it compares the
@@ -47,12 +47,15 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::mem;
 
+use super::uses::{Uses, UsesOfClasses};
 use crate::nessie::layout::ledger::EPOCHS_A_TURNOVER;
 use crate::nessie::layout::marks::{AGES, Mark, USES_MAX};
 
 const USES: usize = USES_MAX as usize + 1;
 /// The weight of the guess.
-const GUESS_WEIGHT: f32 = 50.0;
+const GUESS_WEIGHT: f32 = 100.0;
+/// The epochs after which the guess is half as much.
+const GUESS_HALVES_IN: f32 = 2.0 * EPOCHS_A_TURNOVER as f32;
 /// The hits of a value in an epoch, while none were counted.
 const HITS_AT_FIRST: f32 = 0.05;
 /// How much a hit counts that comes an epoch later.
@@ -92,16 +95,17 @@ pub(in crate::nessie) struct Learned {
     /// What was counted since the last lesson, and before it.
     new: Counts,
     old: Counts,
-    /// For each mark the uses of a value in an epoch.
+    /// For each mark the uses of a value in an epoch, without the trend and with it.
     rates: Grid<f32>,
+    expected: Grid<f32>,
     /// For each age the hits of a short time, and how many the rates had foretold.
     found: [f32; AGES],
     foretold: [f32; AGES],
     /// The epoch of the last lesson.
     epoch: u8,
-    /// Epochs' worth of bytes that were evicted since.
-    epochs: f32,
     worth: Grid<u32>,
+    /// The uses of the values of each class.
+    pub classes: UsesOfClasses,
 }
 
 /// What a client counts.
@@ -111,6 +115,14 @@ struct Counts {
     hits: Grid<f32>,
     /// Values that had it when the client looked for something to evict.
     seen: Grid<f32>,
+    /// The part of the index in which they were, looks at the same slots counted anew.
+    index: f32,
+    /// Values in the index that were used in their epoch already, by anybody, and the uses that
+    /// were expected by then of those that were not.
+    used: f32,
+    expected: f32,
+    /// Epochs' worth of bytes that were evicted.
+    epochs: f32,
     /// Values that were evicted, by how much they count on the clock of the marks.
     gone: f32,
     looks: f32,
@@ -118,17 +130,16 @@ struct Counts {
 
 impl Counts {
     /// For how many values and epochs one counts that was seen; `None` if the client hardly looked
-    /// for values. In an epoch a part of the table's values is evicted, as the clock counts them,
-    /// so what is gone says for how many values and epochs the client has counted.
+    /// for values.
     fn scale(&self) -> Option<f32> {
-        let seen: f32 = self.seen.iter().flatten().sum();
-        let knows = self.looks >= self.gone * LOOKS_MIN && seen > 0.0;
-        knows.then(|| self.gone * EPOCHS_A_TURNOVER as f32 / seen)
+        let knows = self.looks >= self.gone * LOOKS_MIN && self.index > 0.0;
+        knows.then(|| self.epochs / self.index)
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut f32> {
-        let Self { hits, seen, gone, looks } = self;
-        hits.iter_mut().chain(seen).flatten().chain([gone, looks])
+        let Self { hits, seen, index, used, expected, epochs, gone, looks } = self;
+        let numbers = [index, used, expected, epochs, gone, looks];
+        hits.iter_mut().chain(seen).flatten().chain(numbers)
     }
 }
 
@@ -165,17 +176,22 @@ impl Worth {
     pub fn is_gone(&self, count: f32, epochs: f32) {
         let mut learned = self.learned.borrow_mut();
         learned.new.gone += count;
-        learned.epochs += epochs;
+        learned.new.epochs += epochs;
     }
 
     /// Learns from what was counted, if an epoch has ended or much was evicted.
     pub fn tick(&self, epoch: u8) {
         let mut learned = self.learned.borrow_mut();
-        if learned.epoch != epoch || learned.epochs * LESSON_PARTS >= 1.0 {
+        if learned.epoch != epoch || learned.new.epochs * LESSON_PARTS >= 1.0 {
             learned.epoch = epoch;
             learned.new.looks += self.looks.take() as f32;
             learned.take_lesson();
         }
+    }
+
+    /// Whether the client has learned anything, and does not go by the guess alone.
+    pub fn has_learned(&self) -> bool {
+        self.learned.borrow().old.scale().is_some()
     }
 
     /// How much a value with this mark is worth. The value that is worth least is evicted.
@@ -192,6 +208,34 @@ impl Learned {
         self.new.seen[uses][age.min(AGES - 1)] += 1.0;
     }
 
+    /// Takes note that the client has seen the values in such a part of the index, and of the uses
+    /// there.
+    pub fn has_looked_at(&mut self, part: f32, uses: Uses) {
+        self.new.index += part;
+        self.new.used += uses.found;
+        self.new.expected += uses.expected;
+    }
+
+    /// The uses of a value in the index in this epoch, of which such a part is over.
+    #[inline(always)]
+    pub fn uses(&self, mark: Mark, epoch: u8, part: f32) -> Uses {
+        match mark.uses_and_age(epoch) {
+            (0, 0) => Uses::default(),
+            (_, 0) => Uses { found: 1.0, expected: 0.0 },
+            (uses, age) => {
+                Uses { found: 0.0, expected: self.expected[uses][age.min(AGES - 1)] * part }
+            }
+        }
+    }
+
+    /// Uses in the index, as a multiple of those expected: at most 1. It is less for a client that
+    /// evicts a smaller part of what all evict than it uses of what all use. The rates that it
+    /// learns are higher by as much.
+    pub fn used_of_expected(&self) -> f32 {
+        let (used, expected) = (self.old.used, self.old.expected);
+        if used < expected { used / expected } else { 1.0 }
+    }
+
     /// How much a value with this mark is worth.
     #[inline(always)]
     pub fn of(&self, mark: Mark, epoch: u8) -> u32 {
@@ -200,7 +244,8 @@ impl Learned {
     }
 
     fn take_lesson(&mut self) {
-        let (mut new, epochs) = (mem::take(&mut self.new), mem::take(&mut self.epochs));
+        let mut new = mem::take(&mut self.new);
+        let epochs = new.epochs;
         self.compare(&new, TREND_FADED.powf(epochs));
         self.old.all().zip(new.all()).for_each(|(old, new)| *old += *new);
         self.learn();
@@ -252,6 +297,7 @@ impl Learned {
                 let rate = (hits(uses, age) + guess) / (values(uses, age) + GUESS_WEIGHT);
                 self.rates[uses][age] = rate;
                 let rate = (rate * trend[age]).max(HITS_MIN);
+                self.expected[uses][age] = rate;
                 let leave = -(-rate).exp_m1();
                 let later = DISCOUNT * (1.0 - leave);
                 hits_to_come = leave + later * hits_to_come;
@@ -266,7 +312,7 @@ impl Learned {
 /// What a value seems to be worth, in no unit. A value that was never used counts as used a third
 /// of a time.
 fn guess(uses: usize, age: usize) -> f32 {
-    (uses as f32 + 0.3) * (-(age as f32) / EPOCHS_A_TURNOVER as f32).exp2()
+    (uses as f32 + 0.3) * (-(age as f32) / GUESS_HALVES_IN).exp2()
 }
 
 #[cfg(test)]
@@ -293,10 +339,16 @@ mod tests {
         }
     }
 
-    /// Sees so many values of a mark, in a table of as many values.
+    /// Sees so many values of a mark.
     fn see(worth: &Worth, uses: u8, age: u8, values: u16) {
         (0..values).for_each(|_| worth.learned().saw(mark(uses, 0), age));
-        worth.is_gone(f32::from(values) / EPOCHS_A_TURNOVER as f32, 0.0);
+    }
+
+    /// So many epochs pass, and values are evicted. What was seen is what the table has had
+    /// meanwhile.
+    fn pass(worth: &Worth, epochs: f32, evicted: u16) {
+        worth.is_gone(evicted.into(), epochs);
+        worth.learned().has_looked_at(epochs, Uses::default());
     }
 
     #[test]
@@ -306,6 +358,7 @@ mod tests {
         // A loop: each value is used 20 epochs after the last time.
         (0..=20).for_each(|age| see(&worth, 1, age, 1000));
         (0..1000).for_each(|_| worth.was_used(mark(1, 0), 20));
+        pass(&worth, 1.0, 1000);
         worth.tick(1);
         assert!(of(&worth, 1, 19) > 2 * of(&worth, 1, 2), "close to its use");
         assert!(of(&worth, 1, 21) < of(&worth, 1, 19) / 2, "past it");
@@ -317,10 +370,11 @@ mod tests {
         let before = of(&worth, 2, 8);
         worth.looked(50_000);
         see(&worth, 2, 8, 10_000);
+        pass(&worth, 1.0, 1000);
         worth.tick(1);
         assert!(of(&worth, 2, 8) < before / 5);
         for epoch in 0..250 {
-            worth.is_gone(0.0, 1.0);
+            pass(&worth, 1.0, 0);
             worth.tick(epoch % 32);
         }
         let after = of(&worth, 2, 8);
@@ -337,7 +391,7 @@ mod tests {
             see(&worth, 0, 0, 1000);
             (0..500).for_each(|_| worth.was_used(mark(7, 0), 1));
             (0..100).for_each(|_| worth.was_used(mark(0, 0), 0));
-            worth.is_gone(0.0, 1.0);
+            pass(&worth, 1.0, 1000);
             worth.tick(epoch);
         }
         let before = of(&worth, 7, 1);
@@ -348,7 +402,7 @@ mod tests {
             see(&worth, 7, 1, 5000);
             see(&worth, 0, 0, 1000);
             (0..200).for_each(|_| worth.was_used(mark(0, 0), 0));
-            worth.is_gone(0.0, 1.0 / LESSON_PARTS);
+            pass(&worth, 1.0 / LESSON_PARTS, 1000);
             worth.tick(8);
         }
         let after = of(&worth, 7, 1);
@@ -365,7 +419,7 @@ mod tests {
             see(&worth, 2, 0, 5000);
             (0..hits_of_old).for_each(|_| worth.was_used(mark(7, 0), 3));
             (0..hits_of_new).for_each(|_| worth.was_used(mark(2, 0), 0));
-            worth.is_gone(0.0, 1.0);
+            pass(&worth, 1.0, 1000);
             worth.tick(epoch);
         };
         (1..20).for_each(|number| epoch(number, 2000, 1000));
@@ -377,11 +431,32 @@ mod tests {
         assert!(left(3) > 0.6, "{before:?}, {after:?}");
     }
 
+    /// In an epoch it looks at the whole index, and evicts a tenth of its part.
+    #[test]
+    fn a_client_sees_by_how_much_its_rates_are_too_high() {
+        let worth = Worth::default();
+        assert_eq!(worth.learned().used_of_expected(), 1.0);
+        for epoch in 1..60 {
+            worth.looked(20_000);
+            see(&worth, 3, 1, 10_000);
+            (0..1000).for_each(|_| worth.was_used(mark(3, 0), 1));
+            let mut uses = Uses::default();
+            (0..1000).for_each(|_| uses += worth.learned().uses(mark(4, 1), 1, 1.0));
+            (0..9000).for_each(|_| uses += worth.learned().uses(mark(3, 0), 1, 1.0));
+            worth.is_gone(10.0, 0.1);
+            worth.learned().has_looked_at(1.0, uses);
+            worth.tick(epoch % 32);
+        }
+        let of_expected = worth.learned().used_of_expected();
+        assert!((0.08..0.13).contains(&of_expected), "{of_expected}");
+    }
+
     #[test]
     fn a_client_that_does_not_look_for_values_learns_nothing_from_seeing_none_used() {
         let worth = Worth::default();
         let before = of(&worth, 3, 2);
         see(&worth, 3, 2, 10_000);
+        pass(&worth, 1.0, 1000);
         worth.looked(200);
         worth.tick(1);
         assert_eq!(of(&worth, 3, 2), before);

@@ -2,17 +2,19 @@
 //!
 //! Memory belongs to a size class until it is emptied. A class that gets many new values would
 //! evict its own, however good, beside memory of another class that nobody uses any more. So a
-//! client that evicts looks now and then at other memory. If none of many values there was used as
-//! lately as those that it evicts, nobody is interested in that memory: the client begins to empty
-//! it, and goes on evicting until it has it. A class that has just come into use has hardly any
-//! memory, and loses its values in the epoch in which they came. It takes memory of values that
-//! were never used.
+//! client that evicts looks now and then at other memory. If the values there are worth much less,
+//! for the bytes that they take, than those that it evicts, it begins to empty that memory, and
+//! goes on evicting until it has it: a few long values may stand where many short ones would bring
+//! more hits. Much less, because with a slab the good values in it are evicted too.
 //!
-//! Values in use make room as well if they are worth much less, for the bytes that they take, than
-//! those that the client evicts: a few long values may stand where many short ones would bring more
-//! hits. Much less, because with a slab the good values in it are evicted too. When the sizes
-//! change, all that was put before is older than all that is evicted since, so every look finds
-//! memory.
+//! When the sizes change, short values that nobody wants any more have good marks at first, and a
+//! long one must be worth as much as all those in its place. So what values of a class seem to be
+//! worth by their marks is multiplied by the share of it that shows in the uses of the whole class
+//! and of the others (`client/uses.rs`).
+//!
+//! A client that comes for one operation has learned nothing of all that. A class that has just
+//! come into use has hardly any memory, and loses its values in the epoch in which they came. Then
+//! such a client takes memory in which it finds no value that was ever used.
 //!
 //! A look first takes memory that is free: the slabs that were emptied may have been longer than
 //! the one that was wanted.
@@ -28,14 +30,8 @@ use super::evict::Victim;
 use super::lease::Kind;
 use crate::error::EngineError;
 use crate::nessie::client::Client;
-use crate::nessie::client::balance::Evicted;
 use crate::nessie::layout::slab::Class;
 
-/// What others have is given to a class if nobody has used it for longer, by so many epochs, than
-/// what the class evicts.
-const EPOCHS_OLDER: f32 = 0.1;
-/// A class that evicts its values sooner, in the mean, has too little memory for them to be used.
-const EPOCHS_SOON: f32 = 0.5;
 /// Memory is given to a class if what it holds is worth less, for its bytes, than this part of the
 /// values that the class evicts.
 const WORTH_PART: f32 = 0.25;
@@ -66,11 +62,11 @@ impl<F: Fabric> Client<F> {
     }
 
     async fn balance(&self, class: Class, evicted: &[Victim]) -> Result<(), EngineError> {
-        let epoch = self.mark_epoch();
-        let value = |victim: &Victim| (victim.mark.age(epoch), self.worth_of_victim(victim));
-        let values = evicted.iter().map(value);
+        let worths = evicted.iter().map(|victim| self.worth_of_victim(victim));
         let any = || self.fabric.random();
-        let evicted = self.alloc.borrow_mut().list(class).balance.evicted(&class, values, any);
+        let is_new = |victim: &Victim| victim.mark.age(self.mark_epoch()) == 0;
+        let soon = !self.worth.has_learned() && evicted.iter().all(is_new);
+        let evicted = self.alloc.borrow_mut().list(class).balance.evicted(&class, worths, any);
         let Some(evicted) = evicted else { return Ok(()) };
         if self.waits.borrow().len() >= WAITS_MAX {
             return Ok(());
@@ -84,7 +80,11 @@ impl<F: Fabric> Client<F> {
             }
             let dti = self.tables[self.any(self.tables.len())];
             begun = match self.cheapest_run(dti, class).await? {
-                Some(run) => self.empty_for(class, run, evicted).await?,
+                Some(run) => {
+                    let is_to_go =
+                        |run: &Run| is_worth_less(run, &class, evicted) || soon && !run.is_used;
+                    self.empty_for(class, run, is_to_go).await?
+                }
                 None => false,
             };
             if !begun || self.waits.borrow().len() >= WAITS_MAX {
@@ -95,17 +95,14 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Begins to empty a run for a class that evicts such values, if the run's values, as far as
-    /// they are looked at, are to go. Returns whether it did.
+    /// Begins to empty a run for a class if the run's values, as far as they are looked at, are to
+    /// go. Returns whether it did.
     async fn empty_for(
         &self,
         class: Class,
         mut run: Run,
-        evicted: Evicted,
+        is_to_go: impl Fn(&Run) -> bool,
     ) -> Result<bool, EngineError> {
-        let is_to_go = |run: &Run| {
-            self.is_forgotten(run, evicted.age) || is_worth_less(run, &class, evicted.worth)
-        };
         for _ in 0..LOOKS_AGAIN {
             if !is_to_go(&run) {
                 return Ok(false);
@@ -114,25 +111,11 @@ impl<F: Fabric> Client<F> {
         }
         Ok(is_to_go(&run) && self.empty_run(class, run).await?)
     }
-
-    /// Whether nobody is interested in the values of a run, compared with those of a class that are
-    /// evicted at this mean age. Of values that came in the same epoch the marks do not tell which
-    /// is older. But if the class loses its values as soon as they come, the others were there for
-    /// longer, and nobody has used them either.
-    fn is_forgotten(&self, run: &Run, age: f32) -> bool {
-        self.unused_for(run) > age + EPOCHS_OLDER || !run.is_used && age < EPOCHS_SOON
-    }
-
-    /// For how many epochs, at least, nobody has used the values of a run that were looked at. A
-    /// mark says in which epoch its value was used: that may have been when the epoch ended.
-    fn unused_for(&self, run: &Run) -> f32 {
-        f32::from(run.unused) - 1.0 + self.part_of_epoch()
-    }
 }
 
 /// Whether a run's values are worth much less, for its bytes, than the values that a class evicts.
-fn is_worth_less(run: &Run, class: &Class, worth: f32) -> bool {
-    let evicted = worth / class.entry_bytes as f32;
+fn is_worth_less(run: &Run, class: &Class, evicted: f32) -> bool {
+    let evicted = evicted / class.entry_bytes as f32;
     (run.worth as f32) < WORTH_PART * evicted * run.bytes() as f32
 }
 

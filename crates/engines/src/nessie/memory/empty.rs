@@ -17,6 +17,7 @@ use crate::error::EngineError;
 use crate::limits::CHUNK_BYTES;
 use crate::nessie::client::Client;
 use crate::nessie::client::waits::Then;
+use crate::nessie::layout::marks::Mark;
 use crate::nessie::layout::slab::{Chunk, Class, Entry, LARGE, Slab};
 use crate::planted::{self, Bug};
 
@@ -38,16 +39,14 @@ pub(super) struct Run {
     slabs: Vec<Found>,
     /// An estimate of what their values are worth together.
     pub worth: u64,
-    /// Epochs since one of the values that were looked at was used.
-    pub unused: u8,
-    /// Whether one of them was ever used.
+    /// Whether one of those that were looked at was ever used.
     pub is_used: bool,
 }
 
 impl Run {
     /// Slabs that were not looked at yet.
     pub fn new(slabs: Vec<Found>) -> Self {
-        Self { slabs, worth: 0, unused: u8::MAX, is_used: false }
+        Self { slabs, worth: 0, is_used: false }
     }
 
     /// The bytes of the slabs.
@@ -143,23 +142,22 @@ impl<F: Fabric> Client<F> {
     pub(super) async fn look_into(&self, run: &mut Run) -> Result<(), EngineError> {
         run.worth = 0;
         for at in 0..run.slabs.len() {
-            let (slab, class, word) = run.slabs[at];
+            let (slab, class, _) = run.slabs[at];
             let (formatted, notes) = self.read_notes(slab, class).await?;
             let used = notes.iter().take(formatted as usize).filter(|note| **note == 0).count();
             let number = |_| Entry { slab, number: self.any(formatted as usize) as u32 };
             let epoch = self.session.pin(&self.fabric)?;
             let values = self.victims(class, (0..SAMPLED).map(number).collect()).await?;
             drop(epoch);
-            let worth = |sum, worth: u32| sum + u64::from(worth);
-            let sum = values.iter().map(|value| self.worth_of_victim(value)).fold(0, worth);
-            run.worth += sum * used as u64 / values.len().max(1) as u64;
-            // A slab in which there are no values yet.
-            let is_leased = matches!(Chunk::from_word(word), Some(Chunk::Leased { .. }));
-            let is_begun = is_leased && values.is_empty() && 2 * used >= formatted as usize;
-            let values = values.iter().filter(|value| !value.has_expired);
-            run.is_used |= is_begun || values.clone().any(|value| value.mark.is_used());
-            let ages = values.map(|value| value.mark.age(self.mark_epoch()));
-            run.unused = ages.chain(is_begun.then_some(0)).fold(run.unused, u8::min);
+            let worths = values.iter().map(|value| u64::from(self.worth_of_victim(value)));
+            run.is_used |= values.iter().any(|value| value.mark.is_used());
+            let mean = match values.len() as u64 {
+                // Values that are in entries soon are new ones.
+                0 => self.worth_of_mark(Mark::new(self.mark_epoch())).into(),
+                count => worths.sum::<u64>() / count,
+            };
+            let share = self.worth.learned().classes.share(&class);
+            run.worth += (mean as f32 * used as f32 * share) as u64;
         }
         Ok(())
     }
@@ -260,10 +258,10 @@ mod tests {
     use crate::nessie::layout::geometry::Options;
     use crate::operation::PutOptions;
 
-    /// A slab that was just leased is in use, though there is no value in it; and one of the class
-    /// is not in its own way.
+    /// A slab that was just leased is worth something, though there is no value in it; and one of
+    /// the class is not in its own way.
     #[test]
-    fn what_is_begun_is_used_and_nothing_is_emptied_for_its_own_class() {
+    fn what_is_begun_has_its_worth_and_nothing_is_emptied_for_its_own_class() {
         let client = client_with(2 << 20, Options { evicts: true, ..Options::default() });
         for key in 0..60 {
             block_on(client.put(&[key; 8], &[key; 100], PutOptions::default())).unwrap();
@@ -271,19 +269,20 @@ mod tests {
         let class = client.map.classes.of(HEADER_BYTES + 8 + 100);
         let slab = client.alloc.borrow_mut().list(class).slabs[0];
         let word = client.leased(&class).to_word();
-        let unused = || {
+        let worth = || {
             let mut run = Run::new(vec![(slab, class, word)]);
             block_on(client.look_into(&mut run)).unwrap();
-            (run.unused, run.is_used)
+            run.worth
         };
-        assert_eq!(unused(), (0, false), "the values are new");
+        let new = u64::from(client.worth_of_mark(Mark::new(client.mark_epoch())));
+        assert_eq!(worth(), 60 * new);
         // A few keys are not in their first slots.
         for candidates in (0..60).map(|key| client.candidates(&[key; 8]).unwrap()) {
             for slot in (0..candidates.count()).map(|slot| candidates.slot(slot)) {
                 client.fabric.store(slot, &[&0u64.to_le_bytes()]).unwrap();
             }
         }
-        assert_eq!(unused(), (0, true), "its entries are taken, and not in the index yet");
+        assert_eq!(worth(), 60 * new, "its entries are taken, and not in the index yet");
         let words = block_on(client.read_chunk_table(0)).unwrap();
         let first = Slab { dti: 0, chunk: 0 };
         let shorter = client.map.classes.of(HEADER_BYTES + 8 + 30);

@@ -22,9 +22,10 @@ use arrayvec::ArrayVec;
 use loch_fabric::{Buf, Fabric, RemoteAddr, lanes};
 
 use crate::error::EngineError;
-use crate::limits::{EVICTED_FAR, EVICTED_NEAR, SAMPLED_FOR_ONE};
+use crate::limits::{CHUNK_BYTES, EVICTED_FAR, EVICTED_NEAR, SAMPLED_FOR_ONE};
 use crate::nessie::client::Client;
 use crate::nessie::client::pins::is_pinned;
+use crate::nessie::client::uses::Uses;
 use crate::nessie::layout::dte::{
     BEFORE_VALUE_BYTES_MAX, EXPIRY_BYTES, HEADER_BYTES, Header, PINNED, unpinned,
 };
@@ -32,7 +33,7 @@ use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::ledger::Forgotten;
 use crate::nessie::layout::marks::{GHOSTS_AT, Mark, Marks};
-use crate::nessie::layout::slab::{Class, Entry};
+use crate::nessie::layout::slab::{Chunk, Class, Entry, LARGE};
 use crate::planted::{self, Bug};
 
 /// Entries that are looked at side by side.
@@ -236,6 +237,9 @@ impl<F: Fabric> Client<F> {
             (run, _) = (read, done?);
         }
         let (mut worth, epoch) = (self.worth.learned(), self.mark_epoch());
+        worth.classes.tick(epoch);
+        let part_of_epoch = self.part_of_epoch();
+        let (mut uses, of_expected) = (Uses::default(), worth.used_of_expected());
         for (number, bucket) in run.chunks_exact(bucket_bytes).enumerate() {
             let at = first.add((number * bucket_bytes) as u64);
             let word =
@@ -249,6 +253,12 @@ impl<F: Fabric> Client<F> {
                 let (slot, mark) = (at.add(position as u64 * 8), marks.of(position));
                 if number % COUNTED_BUCKETS == 0 {
                     worth.saw(mark, epoch);
+                    let of_value = worth.uses(mark, epoch, part_of_epoch);
+                    uses += of_value;
+                    if let Some(of) = self.class_at(word)? {
+                        let expected = of_value.expected * of_expected;
+                        worth.classes.count(Uses { expected, ..of_value }, &of, &class);
+                    }
                 }
                 if !self.is_in_own_slab(&class, word)? {
                     self.age_on(slot, mark)?;
@@ -258,6 +268,7 @@ impl<F: Fabric> Client<F> {
                 shows(worth.of(mark, epoch), Shown { slot, word, mark, marks });
             }
         }
+        worth.has_looked_at(self.hand.part(buckets.div_ceil(COUNTED_BUCKETS)), uses);
         drop(worth);
         self.spare.give_back(run);
         Ok(())
@@ -272,6 +283,30 @@ impl<F: Fabric> Client<F> {
         }
         let Some(slab) = class.slab(place) else { return Ok(false) };
         Ok(self.owner().leases(class, slab)?)
+    }
+
+    /// The class of the value that a word names, if it is in memory that this client may empty. Of
+    /// long values there are too few to tell anything.
+    fn class_at(&self, word: Ite) -> Result<Option<Class>, EngineError> {
+        let place = self.map.codec.place(word);
+        if !self.tables.contains(&place.dti) || place.offset >= self.map.data_bytes() {
+            return Ok(None);
+        }
+        let descriptor = |chunk| self.fabric.load(self.map.chunk_addr(place.dti, chunk));
+        let chunk = place.offset / CHUNK_BYTES;
+        let mut described = (chunk, Chunk::from_word(descriptor(chunk)?));
+        if let (_, Some(Chunk::Tail { back })) = described {
+            let Some(head) = chunk.checked_sub(back.into()) else { return Ok(None) };
+            described = (head, Chunk::from_word(descriptor(head)?));
+        }
+        let (
+            head,
+            Some(Chunk::Leased { class, chunks, .. } | Chunk::Abandoned { class, chunks, .. }),
+        ) = described
+        else {
+            return Ok(None);
+        };
+        Ok(self.map.slab_class(head as u32, class, chunks).filter(|class| class.id != LARGE))
     }
 
     pub(in crate::nessie) fn entry_addr(&self, class: &Class, entry: Entry) -> RemoteAddr {
@@ -555,12 +590,11 @@ mod tests {
     use loch_fabric::shm::ShmEndpoint;
 
     use super::*;
-    use crate::limits::CHUNK_BYTES;
     use crate::nessie::client::tests::client_with;
     use crate::nessie::layout::dte::next_generation;
     use crate::nessie::layout::geometry::Options;
     use crate::nessie::layout::ite::{Place, State};
-    use crate::nessie::layout::slab::{Chunk, Slab};
+    use crate::nessie::layout::slab::Slab;
     use crate::operation::PutOptions;
 
     const KEYS: usize = 60;
