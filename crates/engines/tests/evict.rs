@@ -251,6 +251,28 @@ fn a_size_that_has_just_come_into_use_gets_memory_of_values_that_nobody_used() {
     }
 }
 
+/// Each client puts one value and learns nothing: by worth alone short values that were used once
+/// would keep the memory of long ones for many turnovers.
+#[test]
+fn clients_of_one_operation_get_memory_of_values_that_were_used_once() {
+    let cluster = TestCluster::new(plan(TABLE_BYTES, 1 << 17));
+    let client = cluster.client(0);
+    let short = TABLE_BYTES / 112;
+    (0..short).for_each(|i| put(&client, &key(i), &value(i, 64)));
+    (0..short).for_each(|i| drop(get(&client, &key(i))));
+    let new = short..short + TABLE_BYTES / 7000;
+    for i in new.clone() {
+        let client = cluster.client(0);
+        put(&client, &key(i), &value(i, 7000));
+        block_on(client.detach()).unwrap();
+        cluster.kill(client.incarnation());
+    }
+    let (all, there) = ((new.end - new.start) as usize, present(&client, new, 7000));
+    println!("{there} of {all} new values");
+    assert!(there * 100 > all * 10, "{there} of {all} new values");
+    check(&client);
+}
+
 /// Reads values of so many keys, of which the later are in demand less, and puts those that are
 /// not there, until memory has new values. Then returns how many of as many reads found theirs.
 fn hits(client: &Client<ShmEndpoint>, keys: std::ops::Range<u64>, len: usize) -> u64 {

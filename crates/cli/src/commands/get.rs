@@ -31,7 +31,7 @@ pub struct GetArgs {
     #[arg(long)]
     show_version: bool,
     /// Also give the value this time to live from now on: 500ms, 30s, 5m, 2h, 7d
-    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = parse_lifetime)]
     touch: Option<Duration>,
     /// Also let the value live for ever
     #[arg(long, conflicts_with = "touch")]

@@ -35,7 +35,7 @@ pub struct PutArgs {
     #[arg(allow_negative_numbers = true)]
     value: OsString,
     /// How long the value lives: 500ms, 30s, 5m, 2h, 7d [default: for ever]
-    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = parse_lifetime)]
     ttl: Option<Duration>,
     /// Only if the key has no value
     #[arg(long, conflicts_with = "if_version")]

@@ -26,7 +26,7 @@ pub struct TouchArgs {
     /// The key: 1 to 65536 bytes
     key: OsString,
     /// How long the value lives from now on: 500ms, 30s, 5m, 2h, 7d
-    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = parse_lifetime)]
     ttl: Option<Duration>,
     /// Let the value live for ever
     #[arg(long)]

@@ -128,6 +128,9 @@ pub(crate) fn geometry(
     room: &Room,
 ) -> Result<Geometry, LayoutError> {
     let wrong = |problem: String| Err(LayoutError::Geometry(problem));
+    if layout.index_slots == Some(0) {
+        return wrong("index_slots is 0: a table needs at least one, or leave it out".into());
+    }
     let usable = share.min(2 * DATA_TABLE_BYTES_MAX);
     let a_node = layout.index_slots.unwrap_or(usable / TABLE_BYTES_PER_INDEX_SLOT).max(1);
     let Some(slots) = a_node.checked_mul(u64::from(room.nodes)) else {

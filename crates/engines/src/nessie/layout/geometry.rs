@@ -288,8 +288,8 @@ impl Geometry {
         });
         planned.map_err(|error| {
             LayoutError::Geometry(format!(
-                "a table of {table_bytes} bytes a node with {index_slots} index slots and values of \
-                 up to {value_bytes_max} bytes cannot be laid out: {error}"
+                "{table_bytes} bytes of a node's memory are left for it, and with {index_slots} index \
+                 slots and values of up to {value_bytes_max} bytes it cannot be laid out: {error}"
             ))
         })
     }

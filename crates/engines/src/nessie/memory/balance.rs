@@ -12,9 +12,10 @@
 //! worth by their marks is multiplied by the share of it that shows in the uses of the whole class
 //! and of the others (`client/uses.rs`).
 //!
-//! A client that comes for one operation has learned nothing of all that. A class that has just
-//! come into use has hardly any memory, and loses its values in the epoch in which they came. Then
-//! such a client takes memory in which it finds no value that was ever used.
+//! A client that comes for one operation has learned nothing of all that. It also takes memory in
+//! which it finds no value that was used for longer than those that it evicts. And if a class has
+//! just come into use, it has hardly any memory, and loses its values in the epoch in which they
+//! came. Then such a client takes memory in which it finds no value that was ever used.
 //!
 //! A look first takes memory that is free: the slabs that were emptied may have been longer than
 //! the one that was wanted.
@@ -64,8 +65,8 @@ impl<F: Fabric> Client<F> {
     async fn balance(&self, class: Class, evicted: &[Victim]) -> Result<(), EngineError> {
         let worths = evicted.iter().map(|victim| self.worth_of_victim(victim));
         let any = || self.fabric.random();
-        let is_new = |victim: &Victim| victim.mark.age(self.mark_epoch()) == 0;
-        let soon = !self.worth.has_learned() && evicted.iter().all(is_new);
+        let ages = evicted.iter().map(|victim| victim.mark.age(self.mark_epoch()));
+        let oldest = if self.worth.has_learned() { None } else { ages.max() };
         let evicted = self.alloc.borrow_mut().list(class).balance.evicted(&class, worths, any);
         let Some(evicted) = evicted else { return Ok(()) };
         if self.waits.borrow().len() >= WAITS_MAX {
@@ -81,8 +82,10 @@ impl<F: Fabric> Client<F> {
             let dti = self.tables[self.any(self.tables.len())];
             begun = match self.cheapest_run(dti, class).await? {
                 Some(run) => {
-                    let is_to_go =
-                        |run: &Run| is_worth_less(run, &class, evicted) || soon && !run.is_used;
+                    let is_to_go = |run: &Run| {
+                        is_worth_less(run, &class, evicted)
+                            || oldest.is_some_and(|age| self.is_forgotten(run, age))
+                    };
                     self.empty_for(class, run, is_to_go).await?
                 }
                 None => false,
@@ -110,6 +113,14 @@ impl<F: Fabric> Client<F> {
             self.look_into(&mut run).await?;
         }
         Ok(is_to_go(&run) && self.empty_run(class, run).await?)
+    }
+
+    /// Whether nobody is interested in the values of a run, compared with those that are evicted at
+    /// this age. A mark says in which epoch its value was used: that may have been when the epoch
+    /// ended. Of values that came in the same epoch the marks do not tell which is older.
+    fn is_forgotten(&self, run: &Run, age: u8) -> bool {
+        let unused = f32::from(run.unused) - 1.0 + self.part_of_epoch();
+        unused > f32::from(age) || !run.is_used && age == 0
     }
 }
 

@@ -39,14 +39,16 @@ pub(super) struct Run {
     slabs: Vec<Found>,
     /// An estimate of what their values are worth together.
     pub worth: u64,
-    /// Whether one of those that were looked at was ever used.
+    /// Epochs since one of those that were looked at was used.
+    pub unused: u8,
+    /// Whether one of them was ever used.
     pub is_used: bool,
 }
 
 impl Run {
     /// Slabs that were not looked at yet.
     pub fn new(slabs: Vec<Found>) -> Self {
-        Self { slabs, worth: 0, is_used: false }
+        Self { slabs, worth: 0, unused: u8::MAX, is_used: false }
     }
 
     /// The bytes of the slabs.
@@ -142,7 +144,7 @@ impl<F: Fabric> Client<F> {
     pub(super) async fn look_into(&self, run: &mut Run) -> Result<(), EngineError> {
         run.worth = 0;
         for at in 0..run.slabs.len() {
-            let (slab, class, _) = run.slabs[at];
+            let (slab, class, word) = run.slabs[at];
             let (formatted, notes) = self.read_notes(slab, class).await?;
             let used = notes.iter().take(formatted as usize).filter(|note| **note == 0).count();
             let number = |_| Entry { slab, number: self.any(formatted as usize) as u32 };
@@ -150,12 +152,18 @@ impl<F: Fabric> Client<F> {
             let values = self.victims(class, (0..SAMPLED).map(number).collect()).await?;
             drop(epoch);
             let worths = values.iter().map(|value| u64::from(self.worth_of_victim(value)));
-            run.is_used |= values.iter().any(|value| value.mark.is_used());
             let mean = match values.len() as u64 {
                 // Values that are in entries soon are new ones.
                 0 => self.worth_of_mark(Mark::new(self.mark_epoch())).into(),
                 count => worths.sum::<u64>() / count,
             };
+            let marks = || values.iter().filter(|value| !value.has_expired).map(|value| value.mark);
+            // A slab in which there are no values yet.
+            let is_leased = matches!(Chunk::from_word(word), Some(Chunk::Leased { .. }));
+            let is_begun = is_leased && values.is_empty() && 2 * used >= formatted as usize;
+            run.is_used |= is_begun || marks().any(|mark| mark.is_used());
+            let ages = marks().map(|mark| mark.age(self.mark_epoch()));
+            run.unused = ages.chain(is_begun.then_some(0)).fold(run.unused, u8::min);
             let share = self.worth.learned().classes.share(&class);
             run.worth += (mean as f32 * used as f32 * share) as u64;
         }

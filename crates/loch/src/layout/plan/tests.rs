@@ -92,6 +92,7 @@ fn a_table_that_cannot_be_laid_out_is_named() {
         (with("memory = '1GiB'"), "(default 1GiB)"),
         (with("memory = '1MiB'"), "(with memory = \"2MiB\" for table \"default\" it fits)"),
         (with("index_slots = 9000000000000000000"), "index_slots"),
+        (with("index_slots = 0"), "index_slots is 0"),
         (with("value_max = '2GiB'"), "value_max"),
     ] {
         assert!(error.contains(word), "{word}: {error}");
