@@ -225,6 +225,14 @@ fn memory_goes_to_the_sizes_that_are_put() {
     }
 }
 
+/// Puts a value by a client that does nothing else.
+fn put_by_itself(cluster: &TestCluster, i: u64, len: usize) {
+    let client = cluster.client(0);
+    put(&client, &key(i), &value(i, len));
+    block_on(client.detach()).unwrap();
+    cluster.kill(client.incarnation());
+}
+
 /// All values came in one epoch, so the marks do not tell which of them are the older ones.
 #[test]
 fn a_size_that_has_just_come_into_use_gets_memory_of_values_that_nobody_used() {
@@ -239,10 +247,7 @@ fn a_size_that_has_just_come_into_use_gets_memory_of_values_that_nobody_used() {
                 put(&client, &key(i), &value(i, 7000));
                 continue;
             }
-            let client = cluster.client(0);
-            put(&client, &key(i), &value(i, 7000));
-            block_on(client.detach()).unwrap();
-            cluster.kill(client.incarnation());
+            put_by_itself(&cluster, i, 7000);
         }
         let (all, there) = ((new.end - new.start) as usize, present(&client, new, 7000));
         println!("{there} of {all} new values");
@@ -261,12 +266,7 @@ fn clients_of_one_operation_get_memory_of_values_that_were_used_once() {
     (0..short).for_each(|i| put(&client, &key(i), &value(i, 64)));
     (0..short).for_each(|i| drop(get(&client, &key(i))));
     let new = short..short + TABLE_BYTES / 7000;
-    for i in new.clone() {
-        let client = cluster.client(0);
-        put(&client, &key(i), &value(i, 7000));
-        block_on(client.detach()).unwrap();
-        cluster.kill(client.incarnation());
-    }
+    new.clone().for_each(|i| put_by_itself(&cluster, i, 7000));
     let (all, there) = ((new.end - new.start) as usize, present(&client, new, 7000));
     println!("{there} of {all} new values");
     assert!(there * 100 > all * 10, "{there} of {all} new values");

@@ -10,13 +10,13 @@
 //! share = (found + W * others) / (expected + W)
 //! ```
 //!
-//! in this epoch or in the one before, whichever is more: values are unused for an epoch and come
-//! back. Of a class of which little is expected nothing can be told so, and much of what is used
-//! comes in bursts. So with a weight of W uses a class has the share of `others`: of all values of
-//! another class than the one for which the client evicts. That is remembered for longer: when the
-//! sizes change, old marks soon let expect next to nothing.
+//! in this epoch or in the one before, whichever is more: some values are unused for an epoch and
+//! come back. Of a class with few expected uses nothing can be told in this way, and many uses come
+//! in bursts. So W uses count as if they had the share of `others`, of all values of other classes
+//! than the one for which the client evicts. This share is remembered for longer: when the sizes
+//! change, old marks soon let expect next to nothing.
 
-use std::array;
+use std::mem;
 use std::ops::AddAssign;
 
 use crate::nessie::layout::slab::Class;
@@ -54,9 +54,10 @@ const BEFORE_WEIGHT: f32 = 5.0;
 #[derive(Debug)]
 pub(in crate::nessie) struct UsesOfClasses {
     epoch: u8,
-    /// Those of each class, by its number, in this epoch and in the one before.
+    /// By the number of a class, the uses of its values in this epoch and in the one before.
     classes: Vec<[Uses; 2]>,
-    /// Those of values of other classes than the one for which the client evicted, in this epoch.
+    /// The uses, in this epoch, of values of other classes than the one for which the client
+    /// evicted.
     others: Uses,
     /// The share of the others at the end of the epoch before.
     others_before: f32,
@@ -75,7 +76,7 @@ impl UsesOfClasses {
             self.epoch = epoch;
             self.others_before = self.others.share(self.others_before, BEFORE_WEIGHT);
             self.others = Uses::default();
-            self.classes.iter_mut().for_each(|[now, before]| *before = std::mem::take(now));
+            self.classes.iter_mut().for_each(|[now, before]| *before = mem::take(now));
         }
     }
 
@@ -84,7 +85,7 @@ impl UsesOfClasses {
     pub fn count(&mut self, uses: Uses, class: &Class, evicts: &Class) {
         let at = usize::from(class.id);
         if at >= self.classes.len() {
-            self.classes.resize_with(at + 1, || array::from_fn(|_| Uses::default()));
+            self.classes.resize(at + 1, [Uses::default(); 2]);
         }
         self.classes[at][0] += uses;
         if class.id != evicts.id {
@@ -137,7 +138,7 @@ mod tests {
             uses.tick(epoch);
             let expected = if epoch == 0 { 0.0 } else { 495.0 };
             uses.count(Uses { found: 0.0, expected }, &short, &long);
-            // Those of the class for which the client evicts are none of the others.
+            // The class for which the client evicts is not one of the others.
             uses.count(Uses { found: 1e6, expected: 1.0 }, &long, &long);
         }
         assert!(uses.share(&middle) < 0.001, "{}", uses.share(&middle));

@@ -20,7 +20,7 @@
 //! have changed until then.
 //!
 //! The **guess** stands for the little that is known of rare marks, with the weight of W values for
-//! an epoch: a value is worth the more the more often it was used, and half as much with each two
+//! an epoch: a value is worth the more the more often it was used, and half as much with every two
 //! turnovers since (LRFU). C makes the guesses comparable with what was counted: with it they
 //! foretell, over all marks, as many hits as there were.
 //!

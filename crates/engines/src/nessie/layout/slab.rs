@@ -314,6 +314,17 @@ impl Chunk {
         }
     }
 
+    /// The class number and the chunks of a slab that is leased or abandoned: its entries may hold
+    /// values.
+    pub fn slab(self) -> Option<(u8, u32)> {
+        match self {
+            Self::Leased { class, chunks, .. } | Self::Abandoned { class, chunks, .. } => {
+                Some((class, chunks))
+            }
+            _ => None,
+        }
+    }
+
     /// The meaning of a descriptor word; `None` for words that no client writes.
     pub fn from_word(word: u64) -> Option<Self> {
         let class = (word >> 3) as u8;

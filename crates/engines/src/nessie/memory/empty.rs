@@ -208,12 +208,7 @@ impl<F: Fabric> Client<F> {
                 Chunk::Tail { back } => at.checked_sub(back as usize)?,
                 _ => at,
             };
-            let (id, its_chunks) = match Chunk::from_word(words[head])? {
-                Chunk::Leased { class, chunks, .. } | Chunk::Abandoned { class, chunks, .. } => {
-                    (class, chunks)
-                }
-                _ => return None,
-            };
+            let (id, its_chunks) = Chunk::from_word(words[head])?.slab()?;
             let slab = Slab { dti: first.dti, chunk: first.chunk + head as u32 };
             let its_class = self.map.slab_class(slab.chunk, id, its_chunks)?;
             if its_class == class {
@@ -266,10 +261,10 @@ mod tests {
     use crate::nessie::layout::geometry::Options;
     use crate::operation::PutOptions;
 
-    /// A slab that was just leased is worth something, though there is no value in it; and one of
-    /// the class is not in its own way.
+    /// A slab that was just leased is in use and worth something, though there is no value in it;
+    /// and one of the class is not in its own way.
     #[test]
-    fn what_is_begun_has_its_worth_and_nothing_is_emptied_for_its_own_class() {
+    fn what_is_begun_is_used_and_nothing_is_emptied_for_its_own_class() {
         let client = client_with(2 << 20, Options { evicts: true, ..Options::default() });
         for key in 0..60 {
             block_on(client.put(&[key; 8], &[key; 100], PutOptions::default())).unwrap();
@@ -277,20 +272,20 @@ mod tests {
         let class = client.map.classes.of(HEADER_BYTES + 8 + 100);
         let slab = client.alloc.borrow_mut().list(class).slabs[0];
         let word = client.leased(&class).to_word();
-        let worth = || {
+        let look = || {
             let mut run = Run::new(vec![(slab, class, word)]);
             block_on(client.look_into(&mut run)).unwrap();
-            run.worth
+            (run.unused, run.is_used, run.worth)
         };
         let new = u64::from(client.worth_of_mark(Mark::new(client.mark_epoch())));
-        assert_eq!(worth(), 60 * new);
+        assert_eq!(look(), (0, false, 60 * new), "the values are new");
         // A few keys are not in their first slots.
         for candidates in (0..60).map(|key| client.candidates(&[key; 8]).unwrap()) {
             for slot in (0..candidates.count()).map(|slot| candidates.slot(slot)) {
                 client.fabric.store(slot, &[&0u64.to_le_bytes()]).unwrap();
             }
         }
-        assert_eq!(worth(), 60 * new, "its entries are taken, and not in the index yet");
+        assert_eq!(look(), (0, true, 60 * new), "its entries are taken, and not in the index yet");
         let words = block_on(client.read_chunk_table(0)).unwrap();
         let first = Slab { dti: 0, chunk: 0 };
         let shorter = client.map.classes.of(HEADER_BYTES + 8 + 30);

@@ -30,7 +30,7 @@ use crate::nessie::layout::dte::{
     BEFORE_VALUE_BYTES_MAX, EXPIRY_BYTES, HEADER_BYTES, Header, PINNED, unpinned,
 };
 use crate::nessie::layout::hash::{Candidates, KeyHash};
-use crate::nessie::layout::ite::Ite;
+use crate::nessie::layout::ite::{Ite, Place};
 use crate::nessie::layout::ledger::Forgotten;
 use crate::nessie::layout::marks::{GHOSTS_AT, Mark, Marks};
 use crate::nessie::layout::slab::{Chunk, Class, Entry, LARGE};
@@ -277,36 +277,37 @@ impl<F: Fabric> Client<F> {
     /// Whether a word names a place in a slab of the class that this client leases.
     #[inline]
     fn is_in_own_slab(&self, class: &Class, word: Ite) -> Result<bool, EngineError> {
-        let place = self.map.codec.place(word);
-        if !self.tables.contains(&place.dti) || place.offset >= self.map.data_bytes() {
+        let Some(slab) = self.own_place(word).and_then(|place| class.slab(place)) else {
             return Ok(false);
-        }
-        let Some(slab) = class.slab(place) else { return Ok(false) };
+        };
         Ok(self.owner().leases(class, slab)?)
     }
 
-    /// The class of the value that a word names, if it is in memory that this client may empty. Of
-    /// long values there are too few to tell anything.
-    fn class_at(&self, word: Ite) -> Result<Option<Class>, EngineError> {
+    /// The place that a word names, if it is in a data table from which this client may evict.
+    #[inline(always)]
+    fn own_place(&self, word: Ite) -> Option<Place> {
         let place = self.map.codec.place(word);
-        if !self.tables.contains(&place.dti) || place.offset >= self.map.data_bytes() {
-            return Ok(None);
-        }
-        let descriptor = |chunk| self.fabric.load(self.map.chunk_addr(place.dti, chunk));
-        let chunk = place.offset / CHUNK_BYTES;
-        let mut described = (chunk, Chunk::from_word(descriptor(chunk)?));
-        if let (_, Some(Chunk::Tail { back })) = described {
-            let Some(head) = chunk.checked_sub(back.into()) else { return Ok(None) };
-            described = (head, Chunk::from_word(descriptor(head)?));
-        }
-        let (
-            head,
-            Some(Chunk::Leased { class, chunks, .. } | Chunk::Abandoned { class, chunks, .. }),
-        ) = described
-        else {
-            return Ok(None);
+        let is_own = self.tables.contains(&place.dti) && place.offset < self.map.data_bytes();
+        is_own.then_some(place)
+    }
+
+    /// The class of the value that a word names, if this client may evict it. Of long values there
+    /// are too few to tell anything.
+    fn class_at(&self, word: Ite) -> Result<Option<Class>, EngineError> {
+        let Some(place) = self.own_place(word) else { return Ok(None) };
+        let descriptor = |chunk| {
+            let word = self.fabric.load(self.map.chunk_addr(place.dti, chunk))?;
+            Ok::<_, EngineError>(Chunk::from_word(word))
         };
-        Ok(self.map.slab_class(head as u32, class, chunks).filter(|class| class.id != LARGE))
+        let mut head = place.offset / CHUNK_BYTES;
+        let mut chunk = descriptor(head)?;
+        if let Some(Chunk::Tail { back }) = chunk {
+            let Some(before) = head.checked_sub(back.into()) else { return Ok(None) };
+            (head, chunk) = (before, descriptor(before)?);
+        }
+        let slab = chunk.and_then(Chunk::slab);
+        let class = slab.and_then(|(id, chunks)| self.map.slab_class(head as u32, id, chunks));
+        Ok(class.filter(|class| class.id != LARGE))
     }
 
     pub(in crate::nessie) fn entry_addr(&self, class: &Class, entry: Entry) -> RemoteAddr {
@@ -593,7 +594,7 @@ mod tests {
     use crate::nessie::client::tests::client_with;
     use crate::nessie::layout::dte::next_generation;
     use crate::nessie::layout::geometry::Options;
-    use crate::nessie::layout::ite::{Place, State};
+    use crate::nessie::layout::ite::State;
     use crate::nessie::layout::slab::Slab;
     use crate::operation::PutOptions;
 
