@@ -478,7 +478,7 @@ mod tests {
             (
                 "nessie",
                 "--eviction sieve --memory 16MiB --bucket-slots 4",
-                ["a table of 16777216 bytes", "it may be 1 or 3, because the table evicts"],
+                ["--memory 16MiB: 16777216 bytes", "it may be 1 or 3, because the table evicts"],
             ),
             (
                 "nessie-hybrid",
