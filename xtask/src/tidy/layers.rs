@@ -198,7 +198,7 @@ const LAYERS: [Layers; 16] = [
     Layers {
         folder: "crates/engines/src/nessie/client/",
         order: &[
-            &["balance", "cache", "look", "pins", "searches", "turns", "uses"],
+            &["balance", "cache", "look", "pins", "searches", "shortlist", "turns", "uses"],
             &["alloc", "marking", "worth"],
             &["batch", "waits"],
         ],
@@ -208,7 +208,15 @@ const LAYERS: [Layers; 16] = [
     },
     Layers {
         folder: "crates/engines/src/nessie/memory/",
-        order: &[&["lease"], &["evict"], &["empty"], &["reclaim"], &["balance"], &["allocate"]],
+        order: &[
+            &["lease"],
+            &["victims"],
+            &["evict"],
+            &["empty"],
+            &["reclaim"],
+            &["balance"],
+            &["allocate"],
+        ],
         never: &[],
         known: &[],
         whole: true,

@@ -26,6 +26,7 @@ use loch_fabric::{Fabric, FabricError, RemoteAddr};
 
 use super::balance::Balance;
 use super::pins::is_pinned;
+use super::shortlist::Shortlist;
 use crate::limits::{QUARANTINE_ENTRIES, QUARANTINE_ENTRY_BYTES_MAX};
 use crate::nessie::layout::dte::{next_generation, note_of, unpinned};
 use crate::nessie::layout::hash::TableMap;
@@ -42,6 +43,9 @@ pub(in crate::nessie) struct Own {
     pub class: Class,
     pub generation: u64,
 }
+
+/// Values on a class's shortlist: more than go at a time, because classes do not evict in turn.
+const LISTED: usize = 4;
 
 /// The free entries that a client knows of, by class.
 #[derive(Debug)]
@@ -71,6 +75,8 @@ pub(in crate::nessie) struct List {
     pub sweep_after: u32,
     /// What the class gave up lately, and what it lacks.
     pub balance: Balance,
+    /// Values of the class that may be evicted next.
+    pub shortlist: Shortlist,
     /// For each slab the entries that were never used, from the next one on.
     fresh: Vec<Fresh>,
     /// Entries that a sweep found free, or that have left the quarantine.
@@ -143,7 +149,7 @@ impl<F: Fabric> Owner<'_, F> {
     }
 
     #[inline(always)]
-    fn note_addr(&self, class: &Class, entry: Entry) -> RemoteAddr {
+    pub fn note_addr(&self, class: &Class, entry: Entry) -> RemoteAddr {
         self.map.slab_addr(entry.slab).add(class.note_at(entry.number))
     }
 
@@ -233,6 +239,7 @@ impl List {
     fn new(class: Class) -> Self {
         Self {
             class,
+            shortlist: Shortlist::new(LISTED),
             slabs: Vec::new(),
             reopened: 0,
             sweep_at: 0,

@@ -6,8 +6,11 @@ use crate::nessie::layout::slab::Class;
 
 /// A client looks at other memory when it has evicted this part of a slab at the earliest.
 const PARTS: u64 = 8;
-/// The longest pause between two looks, in such parts.
-const PAUSE_MAX: u64 = 8 * PARTS;
+/// The longest pause between two looks is as long as it takes to evict a slab, or so many bytes if
+/// these are more: of several clients each evicts a slab seldom, and the sizes may have changed
+/// meanwhile. A look takes about as long as a dozen PUTs of short values, which are not to be among
+/// the slowest hundredth.
+const PAUSE_BYTES_MIN: u64 = 512 << 10;
 /// The most looks that follow one another.
 const LOOKS_MAX: usize = 16;
 
@@ -36,7 +39,7 @@ impl Balance {
         worths: impl Iterator<Item = u32>,
         any: impl FnOnce() -> u64,
     ) -> Option<f32> {
-        let part = u64::from(class.chunks) * CHUNK_BYTES / PARTS;
+        let part = part_bytes(class);
         let bytes = self.bytes.get_or_insert_with(|| any() % part);
         for worth in worths {
             *bytes += class.entry_bytes;
@@ -59,12 +62,18 @@ impl Balance {
     }
 
     /// Takes note of looks, and whether the last one has found memory.
-    pub fn has_looked(&mut self, found: bool) {
+    pub fn has_looked(&mut self, class: &Class, found: bool) {
+        let longest = PARTS.max(PAUSE_BYTES_MIN / part_bytes(class));
         (self.pause, self.looks) = match found {
             true => (1, (self.looks() * 2).min(LOOKS_MAX)),
-            false => ((self.pause.max(1) * 2).min(PAUSE_MAX), 1),
+            false => ((self.pause.max(1) * 2).min(longest), 1),
         };
     }
+}
+
+/// A part of a slab, of which a client looks at other memory after some.
+fn part_bytes(class: &Class) -> u64 {
+    u64::from(class.chunks) * CHUNK_BYTES / PARTS
 }
 
 #[cfg(test)]
@@ -78,14 +87,14 @@ mod tests {
         let mut balance = Balance::default();
         let mut until_look = |found| {
             let values = (1..).find(|_| balance.evicted(&class, [1].into_iter(), || 0).is_some());
-            balance.has_looked(found);
+            balance.has_looked(&class, found);
             values.expect("it comes")
         };
         let first = until_look(false);
         assert!(first * PARTS <= u64::from(class.entries) + PARTS, "{first}");
         let later: Vec<u64> = (0..8).map(|_| until_look(false)).collect();
         assert!(later.is_sorted() && later[7] > 30 * first, "{later:?}");
-        assert!(later[7] <= PAUSE_MAX * first);
+        assert!(later[7] * class.entry_bytes <= PAUSE_BYTES_MIN + class.entry_bytes);
         until_look(true);
         assert_eq!(until_look(false), first);
     }
@@ -97,7 +106,7 @@ mod tests {
         let mut mean = |worth: u32| {
             let worths = std::iter::repeat_n(worth, class.entries as usize);
             let mean = balance.evicted(&class, worths, || 0).expect("it was a slab's worth");
-            balance.has_looked(true);
+            balance.has_looked(&class, true);
             mean
         };
         assert_eq!(mean(4), 4.0);
@@ -106,9 +115,10 @@ mod tests {
 
     #[test]
     fn looks_that_find_memory_are_followed_by_more_and_come_at_once() {
+        let class = Classes::new(64 << 20, 16).of(1000);
         let mut balance = Balance::default();
         let after = |found| {
-            balance.has_looked(found);
+            balance.has_looked(&class, found);
             balance.looks()
         };
         assert_eq!([true, true, true, true, true, false, true].map(after), [2, 4, 8, 16, 16, 1, 2]);

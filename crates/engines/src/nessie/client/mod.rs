@@ -8,6 +8,7 @@ pub(super) mod look;
 pub(super) mod marking;
 pub(super) mod pins;
 pub(super) mod searches;
+pub(super) mod shortlist;
 pub(super) mod turns;
 pub(super) mod uses;
 pub(super) mod waits;

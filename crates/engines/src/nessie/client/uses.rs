@@ -19,7 +19,7 @@
 use std::mem;
 use std::ops::AddAssign;
 
-use crate::nessie::layout::slab::Class;
+use crate::nessie::layout::slab::{Class, LARGE};
 
 /// Uses of values in the index, in an epoch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +38,11 @@ impl AddAssign for Uses {
 }
 
 impl Uses {
+    /// The same, if of the uses that are expected there are such a part everywhere.
+    pub fn of_expected(self, part: f32) -> Self {
+        Self { expected: self.expected * part, ..self }
+    }
+
     /// Found of expected, if `before` is the share that they had without these, and counts as
     /// `weight` uses.
     fn share(&self, before: f32, weight: f32) -> f32 {
@@ -83,6 +88,10 @@ impl UsesOfClasses {
     /// Counts the uses of values of a class that are seen when the client evicts for another one,
     /// or for the same.
     pub fn count(&mut self, uses: Uses, class: &Class, evicts: &Class) {
+        // Of long values there are too few to tell anything.
+        if class.id == LARGE {
+            return;
+        }
         let at = usize::from(class.id);
         if at >= self.classes.len() {
             self.classes.resize(at + 1, [Uses::default(); 2]);

@@ -27,8 +27,8 @@
 use loch_fabric::Fabric;
 
 use super::empty::Run;
-use super::evict::Victim;
 use super::lease::Kind;
+use super::victims::Victim;
 use crate::error::EngineError;
 use crate::nessie::client::Client;
 use crate::nessie::layout::slab::Class;
@@ -94,7 +94,7 @@ impl<F: Fabric> Client<F> {
                 break;
             }
         }
-        self.alloc.borrow_mut().list(class).balance.has_looked(begun);
+        self.alloc.borrow_mut().list(class).balance.has_looked(&class, begun);
         Ok(())
     }
 

@@ -3,7 +3,8 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `lease.rs` | leases slabs by CAS, lists what is free in them, and notes what is |
-//! | `evict.rs` | takes out values that are worth little, in a table that evicts |
+//! | `victims.rs` | chooses values that are worth little, in a table that evicts |
+//! | `evict.rs` | takes them out |
 //! | `empty.rs` | gets such a table's slabs from other sizes and clients |
 //! | `balance.rs` | sees which sizes such a table's memory should go to |
 //! | `reclaim.rs` | what can be had after grace periods, and what a client leaves behind |
@@ -15,3 +16,4 @@ mod empty;
 pub(super) mod evict;
 mod lease;
 mod reclaim;
+pub(super) mod victims;

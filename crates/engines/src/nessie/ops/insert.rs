@@ -24,7 +24,7 @@ use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::{Ite, State};
 use crate::nessie::layout::marks::{Mark, Marks};
 use crate::nessie::layout::slab::Class;
-use crate::nessie::memory::evict::Victim;
+use crate::nessie::memory::victims::Victim;
 use crate::planted::{self, Bug};
 
 /// The word that a tentative one replaces: it is EMPTY, or the slot's value is evicted.
