@@ -173,6 +173,10 @@ impl<F: Fabric> Client<F> {
         let (first, buckets) = self.hand.next(&self.map, &self.fabric, run);
         let (mut run, bytes) = (self.spare.take(), buckets * bucket_bytes);
         if self.is_near {
+            // The next run probably.
+            for line in (bytes..2 * bytes).step_by(64) {
+                self.fabric.will_read(first.add(line as u64));
+            }
             // Other lanes would evict for themselves meanwhile.
             self.fabric.load_bytes(first, bytes, &mut run)?;
         } else {
