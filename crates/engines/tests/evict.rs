@@ -333,9 +333,9 @@ fn what_others_delete_is_used_before_anything_is_evicted() {
     }
 }
 
-/// Each of several clients evicts little, looks at other memory seldom and sees little of the index.
-/// Right after a change of sizes eight clients found 0.38 of what they find in a new cache, and find
-/// 0.51 now.
+/// Each of several clients evicts little, looks at other memory seldom and sees little of the
+/// index. Right after a change of sizes eight clients found 0.38 of what they find in a new cache,
+/// and find 0.51 now.
 #[test]
 fn several_clients_follow_the_sizes_as_one_does() {
     const TABLE_BYTES: u64 = 64 << 20;
