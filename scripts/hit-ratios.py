@@ -297,8 +297,10 @@ def print_tables(results):
     own = header.get("loch_commit")
     own = f" (Loch: {own})" if own else ""
     print(f"Commit {header['commit']}{own}, {header['date']}: {header['host']}.\n")
-    under_way = "one request" if header["lanes"] == 1 else f"{header['lanes']} requests"
-    print(f"Loch had one request under way, memcached and Redis {under_way}.\n")
+    if header["lanes"] == 1:
+        print("All systems had one request under way.\n")
+    else:
+        print(f"Loch had one request under way, memcached and Redis {header['lanes']}.\n")
     print(NOTES.strip())
     print("\n## Requests that hit\n")
     systems = [*POLICIES, *PEERS, "Loch", SAME_BYTES, "Loch alone"]

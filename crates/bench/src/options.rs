@@ -63,7 +63,8 @@ pub struct TableOptions {
     pub bucket_slots: Option<u8>,
     /// What happens when the table is full. With sieve it is a cache, and so is the workload: a GET
     /// that finds nothing is followed by a PUT of the record. memcached, Redis and the gateway's
-    /// table evict then, too, if there is --memory
+    /// table are caches then, too. Without --memory there is room for all records, and nothing is
+    /// evicted
     #[arg(long, value_enum, value_name = "POLICY", default_value = "none")]
     #[arg(hide_short_help = true)]
     pub eviction: Eviction,

@@ -35,7 +35,7 @@ pub struct ScanArgs {
     #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: OsString,
     /// Stop after so many keys; to go on later, use --page instead
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     /// Print one page of keys: the first, `begin`, or the one at a place that a page has named
     #[arg(long, value_name = "PLACE", conflicts_with = "limit")]
@@ -157,7 +157,7 @@ fn print_all(args: &ScanArgs, table: &Table) -> Result<Answer> {
         }
     }
     output::write(&lines)?;
-    if count > 0 || limit == 0 {
+    if count > 0 {
         return Ok(Answer::Done);
     }
     Ok(nothing(args, table))

@@ -73,7 +73,8 @@ pub struct ServeArgs {
     /// kv-direct [default: nessie]
     #[arg(long)]
     engine: Option<String>,
-    /// Make the tables caches: they evict values that are used little, and are never full
+    /// Make the tables caches: they evict values that are used little, and are never full. For
+    /// engine nessie and its kin; herd has the option mode for it [default: none]
     #[arg(long, value_name = "POLICY", value_parser = ["none", "sieve"])]
     eviction: Option<String>,
     /// Workers of each node for each table, in engines that have workers [default: 1]
