@@ -183,7 +183,7 @@ impl<F: Fabric> Client<F> {
             let (read, done) = self.fabric.read(first, bytes, run).await;
             (run, _) = (read, done?);
         }
-        let (mut worth, epoch) = (self.worth.learned(), self.mark_epoch());
+        let (mut worth, epoch, codec) = (self.worth.learned(), self.mark_epoch(), self.map.codec);
         let mut alloc = self.alloc.borrow_mut();
         worth.classes.tick(epoch);
         let part_of_epoch = self.part_of_epoch();
@@ -194,11 +194,13 @@ impl<F: Fabric> Client<F> {
             let word =
                 |i: usize| u64::from_le_bytes(*bucket[i * 8..].first_chunk().expect("a word"));
             let marks = Marks(word(slots));
-            for position in 0..slots {
+            // Where values and empty slots take turns, a branch for each slot is foretold badly.
+            let shows = |i: usize| u64::from(codec.is_unmoved(Ite(word(i)))) << i;
+            let mut shown = (0..slots).fold(0, |shown, i| shown | shows(i));
+            while shown != 0 {
+                let position = shown.trailing_zeros() as usize;
+                shown &= shown - 1;
                 let word = Ite(word(position));
-                if !self.map.codec.is_unmoved(word) {
-                    continue;
-                }
                 let (slot, mark) = (at.add(position as u64 * 8), marks.of(position));
                 worth.saw(mark, epoch);
                 let of_value = worth.uses(mark, epoch, part_of_epoch);
