@@ -257,6 +257,7 @@ mod tests {
 
     use super::*;
     use crate::nessie::client::tests::client_with;
+    use crate::nessie::client::uses::Uses;
     use crate::nessie::layout::dte::HEADER_BYTES;
     use crate::nessie::layout::geometry::Options;
     use crate::operation::PutOptions;
@@ -286,6 +287,17 @@ mod tests {
             }
         }
         assert_eq!(look(), (0, true, 60 * new), "its entries are taken, and not in the index yet");
+        let forget = |found| {
+            let mut worth = client.worth.learned();
+            (0..2).for_each(|epoch| worth.classes.tick(epoch));
+            let other = client.map.classes.of(5000);
+            worth.classes.count(Uses { found, expected: 1e4 }, &class, &other);
+            worth.classes.tick(2);
+        };
+        forget(0.0);
+        assert!(look().2 < new, "values of this size are not used any more");
+        forget(1e4);
+        assert!(look().2 > 59 * new, "they are again");
         let words = block_on(client.read_chunk_table(0)).unwrap();
         let first = Slab { dti: 0, chunk: 0 };
         let shorter = client.map.classes.of(HEADER_BYTES + 8 + 30);

@@ -636,6 +636,83 @@ pub(super) mod tests {
         assert_eq!(with_word(&client, descriptor, theirs.to_word(), look), (0, 0));
     }
 
+    /// Looks at the whole index as an eviction of values of 3000 B does. Returns what is on the
+    /// list of a class by then.
+    fn listed(client: &Client<ShmEndpoint>, class: Class) -> Vec<Shown> {
+        let _epoch = client.session.pin(&client.fabric).unwrap();
+        _ = client.alloc.borrow_mut().list(class).shortlist.take();
+        let other = client.map.classes.of(3000);
+        for _ in 0..client.map.buckets() {
+            block_on(client.look_at_run(other, &mut Shortlist::new(1))).unwrap();
+        }
+        client.alloc.borrow_mut().list(class).shortlist.all().collect()
+    }
+
+    #[test]
+    fn a_look_for_values_of_one_size_lists_what_may_go_of_the_others() {
+        let (client, class) = filled();
+        let in_index = in_index(&client, class);
+        let slots: BTreeSet<_> = in_index.iter().map(|victim| victim.slot).collect();
+        let all = listed(&client, class);
+        assert!(!all.is_empty() && all.iter().all(|shown| slots.contains(&shown.slot)), "{all:?}");
+        let slab = in_index[0].entry.slab;
+        let theirs = Chunk::Leased { class: class.id, chunks: class.chunks, owner: 99 };
+        let descriptor = client.map.chunk_addr(slab.dti, slab.chunk.into());
+        let seen = with_word(&client, descriptor, theirs.to_word(), || listed(&client, class));
+        assert_eq!(seen, [], "another client's");
+    }
+
+    /// A list may be as old as the client's last eviction of the class.
+    #[test]
+    fn what_is_listed_goes_only_if_nothing_has_happened_to_it() {
+        let (client, class) = filled();
+        let shown = listed(&client, class)[0];
+        let _epoch = client.session.pin(&client.fabric).unwrap();
+        let Shown { slot, word, mark, .. } = shown;
+        let still = || client.still_shown(&class, shown).unwrap().map(|still| still.slot);
+        assert_eq!(still(), Some(slot));
+        let codec = client.map.codec;
+        let (bucket, position) = client.map.bucket_of(slot);
+        let marks = client.map.marks_addr(bucket);
+        let of_bucket = client.fabric.load(marks).unwrap();
+        let used = mark.used(client.mark_epoch()).expect("it is new");
+        client.write_mark(slot, used).unwrap();
+        let of_used = client.fabric.load(marks).unwrap();
+        client.write_mark(slot, mark).unwrap();
+        assert_eq!((Marks(of_used).of(position), still()), (used, Some(slot)));
+        let entry = class.entry(codec.place(word)).unwrap();
+        let slab = client.map.chunk_addr(entry.slab.dti, entry.slab.chunk.into());
+        let theirs = Chunk::Leased { class: class.id, chunks: class.chunks, owner: 99 };
+        for (at, changed) in [
+            (marks, of_used),
+            (slot, 0),
+            (slot, codec.entry(State::Visible { hop: 0 }, 0, codec.place(word), 6).0),
+            (slot, codec.with_state(word, State::Frozen { hop: 1, to: 0 }).0),
+            (slab, theirs.to_word()),
+            (slab, Chunk::Free.to_word()),
+        ] {
+            assert_eq!(with_word(&client, at, changed, still), None, "{changed:#x} at {at:?}");
+        }
+        assert_eq!((client.fabric.load(marks).unwrap(), still()), (of_bucket, Some(slot)));
+    }
+
+    #[test]
+    fn the_class_of_an_entry_is_known_in_every_chunk_of_its_slab() {
+        let (client, _) = filled();
+        let mut chunks = BTreeSet::new();
+        for number in 0..40 {
+            block_on(client.put(&[99, number], &[7; 5000], PutOptions::default())).unwrap();
+        }
+        let class = client.map.classes.of(HEADER_BYTES + 2 + 5000);
+        for Victim { word, entry, .. } in in_index(&client, class) {
+            let offset = client.map.codec.place(word).offset;
+            chunks.insert(offset / CHUNK_BYTES - u64::from(entry.slab.chunk));
+            let (found, is_own) = client.class_at(word).unwrap().expect("there is a value");
+            assert_eq!((found.id, found.chunks, is_own), (class.id, class.chunks, true));
+        }
+        assert!(chunks.len() > 1, "{chunks:?} of {class:?}");
+    }
+
     /// Behind the descriptors are the data: there may be anything.
     #[test]
     fn a_damaged_word_that_names_no_entry_of_the_table_shows_no_victim() {
