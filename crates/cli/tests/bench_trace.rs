@@ -119,6 +119,30 @@ fn clients_share_the_requests_and_ops_end_the_replay() {
     }
 }
 
+/// A client that had replayed its part and whose last verbs were still under way was waited for, so
+/// no memory changed hands any more, and the PUTs of the others failed after a minute.
+#[test]
+fn clients_over_a_network_do_not_wait_for_those_that_are_done() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let (mut text, mut state) = (String::new(), 1u64);
+    for _ in 0..12_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let uniform = (state >> 33) as f64 / (1u64 << 31) as f64;
+        let key = (uniform.powi(2) * 60_000.0) as u64;
+        let size = match key * 7919 % 200 {
+            rare @ 0..4 => [2000, 12_000, 60_000, 200_000][rare as usize],
+            often => [30, 100, 400][often as usize % 3],
+        };
+        writeln!(text, "k{key},{size}").expect("text can be written");
+    }
+    let file = dir.path().join("sizes.csv");
+    std::fs::write(&file, text).expect("a temporary file can be written");
+    let options = "--engine nessie --fabric tcp --nodes 2 --clients 4 --memory 4MiB";
+    let output = bench(&format!("--trace {} --eviction sieve {options}", file.display()));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+}
+
 #[test]
 fn a_workload_of_the_benchs_own_fills_a_cache_too() {
     let (systems, count) = systems();

@@ -24,7 +24,8 @@
 //! 3. A verb that an operation posted without waiting for it, or whose outcome nobody knows, counts
 //!    as an operation under way until it is certainly over ([`Fabric::is_settled`]): a note that is
 //!    still on its way must not land in memory that was cut anew, and a CAS must not find its entry
-//!    reused. A session that stops in that state goes on announcing until it is used again.
+//!    reused. A session that stops in that state goes on announcing until it is used again, so
+//!    clients over a network wait a moment for such verbs ([`Session::come_to_rest`]).
 //! 4. A word in a session's cache carries the epoch that the session announced when the word was
 //!    last seen in its slot. That epoch is not newer than the epoch of the operation that saw the
 //!    word, although another lane may have begun in a newer epoch meanwhile. The word is not used
@@ -57,6 +58,10 @@ pub struct Session {
     /// Set when operations have ended before all verbs that they posted: the mark up to which the
     /// verbs must settle. Zero if there are no such verbs.
     unsettled: Cell<u64>,
+    /// Whether operations have posted verbs, and nobody has waited for these yet.
+    has_posted: Cell<bool>,
+    /// How long a session that comes to rest waits for them: half as long after each time in vain.
+    patience_us: Cell<u64>,
 }
 
 /// How long a session that ends waits for its verbs; its node waits for the rest.
@@ -88,8 +93,17 @@ impl Session {
     /// The session that holds `slot` at `home`.
     pub fn new(home: RegionId, slot: u32, incarnation: u64) -> Self {
         let none = || Cell::new((0, 0));
-        let unsettled = Cell::new(0);
-        Self { home, slot, incarnation, secret: None, current: none(), draining: none(), unsettled }
+        Self {
+            home,
+            slot,
+            incarnation,
+            secret: None,
+            current: none(),
+            draining: none(),
+            unsettled: Cell::new(0),
+            has_posted: Cell::new(false),
+            patience_us: Cell::new(QUIESCE_US_MAX),
+        }
     }
 
     /// The same session, with a secret that it shares with the nodes which let it in.
@@ -229,6 +243,31 @@ impl Session {
         let settled = is_settled(fabric, mark);
         self.unsettled.set(if settled { 0 } else { mark });
         !settled
+    }
+
+    /// Notes that an operation has posted a verb and does not wait for it.
+    #[inline(always)]
+    pub(crate) fn posts(&self) {
+        self.has_posted.set(true);
+    }
+
+    /// Waits for the verbs that operations have posted and not waited for, unless another operation
+    /// is under way. A session that was not used again would keep its announcement for ever
+    /// (invariant 3), and no memory could change hands. While connections are broken it waits less
+    /// and less.
+    pub(crate) async fn come_to_rest<F: Fabric>(&self, fabric: &F) -> Result<(), FabricError> {
+        if self.is_working() || !self.has_posted.take() {
+            return Ok(());
+        }
+        let patience_us = self.patience_us.get();
+        let until = fabric.now_us() + patience_us;
+        while self.unsettled.get() != 0 && !self.is_working() && fabric.now_us() < until {
+            self.settle(fabric)?;
+            fabric.pause(QUIESCE_POLL_US).await;
+        }
+        let in_vain = self.unsettled.get() != 0 && !self.is_working();
+        self.patience_us.set(if in_vain { patience_us / 2 } else { QUIESCE_US_MAX });
+        Ok(())
     }
 
     /// Waits until no verb of this session is under way any more.
@@ -637,6 +676,43 @@ mod tests {
             assert!((waits_us..waits_us + 3).contains(&waited), "{waited} of {waits_us}");
             assert_eq!(node.announced().1, settles_after_us >= QUIESCE_US_MAX - 1);
         }
+    }
+
+    #[test]
+    fn a_session_that_comes_to_rest_waits_for_what_it_posted_and_less_while_that_is_in_vain() {
+        let node = Node::new();
+        node.set_slot(SLOT, 7, 0);
+        let session = Session::new(HOME, SLOT, 7);
+        let operate = |settles_after_us: u64| {
+            let pin = session.pin(&node).unwrap();
+            node.posted.set(node.posted.get() + 1);
+            session.posts();
+            node.settles_at_us.set(node.now_us.get() + settles_after_us);
+            pin
+        };
+        let rest = || {
+            let began = node.now_us.get();
+            block_on(session.come_to_rest(&node)).unwrap();
+            (node.now_us.get() - began, node.announced().1)
+        };
+        drop(operate(10));
+        let (waited, is_active) = rest();
+        assert!((10..13).contains(&waited) && !is_active, "{waited}");
+        assert_eq!(rest(), (0, false), "nothing was posted since");
+        let pin = operate(10);
+        drop(operate(10));
+        assert_eq!(rest(), (0, true), "another operation is under way");
+        drop(pin);
+        assert!(!rest().1, "the last one waits for all");
+        for part in [1, 2, 4, 8] {
+            drop(operate(u64::MAX / 2));
+            let ((waited, is_active), most) = (rest(), QUIESCE_US_MAX / part);
+            assert!((most..most + 3).contains(&waited) && is_active, "{waited} of {most}");
+        }
+        drop(operate(10));
+        assert!(!rest().1);
+        drop(operate(QUIESCE_US_MAX - 10));
+        assert!(!rest().1, "it is patient again");
     }
 
     #[test]

@@ -122,6 +122,25 @@ fn a_scrub_waits_for_its_notes_before_it_ends() {
     assert_eq!(session(HERE)[1] & 1, 0, "nothing is under way, and nobody has to wait for it");
 }
 
+/// A client deleted a value in another node's memory and was not used again: nobody could use
+/// memory anew, and a cache over a network stood still.
+#[test]
+fn a_client_that_comes_to_rest_is_waited_for_by_nobody() {
+    let (world, [here, there]) = two_nodes();
+    run(&world, &Rc::new(there), |client| async move {
+        client.put(b"key", b"theirs", PutOptions::default()).await.unwrap();
+    });
+    let session = || world.load(session_addr(HERE, 0).add(8)) & 1;
+    let seen = Rc::new(Cell::new(0));
+    let (is_active, of_operation) = (seen.clone(), world.clone());
+    run(&world, &Rc::new(here), |client| async move {
+        assert!(client.delete(b"key").await.unwrap());
+        is_active.set(of_operation.load(session_addr(HERE, 0).add(8)) & 1);
+        client.come_to_rest().await.unwrap();
+    });
+    assert_eq!((seen.get(), session()), (1, 0), "its note was under way, and is not any more");
+}
+
 /// The client knows how long entries are by the one that it has read before.
 #[test]
 fn an_entry_is_read_at_once_if_that_costs_less_than_a_round_trip() {

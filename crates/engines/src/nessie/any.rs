@@ -91,6 +91,14 @@ impl<F: Fabric> AnyClient<F> {
         }
     }
 
+    /// As [`Client::come_to_rest`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn come_to_rest(&self) -> Result<(), EngineError> {
+        Ok(self.base().come_to_rest().await?)
+    }
+
     /// As [`Client::scrub`], by the rules of the table's protocol.
     ///
     /// # Errors

@@ -107,7 +107,7 @@ impl<N: Network> TableClient<N> {
     }
 
     /// Begins an operation again if it lacked a connection that was made meanwhile. Such an error
-    /// says that nothing was changed.
+    /// says that nothing was changed. Then lets the client come to rest.
     async fn attempt<T, F: Future<Output = Result<T, EngineError>>>(
         &self,
         operation: impl Fn() -> F,
@@ -117,9 +117,14 @@ impl<N: Network> TableClient<N> {
         let mut attempts = N::begin(endpoint);
         loop {
             let done = operation().await.map_err(meaning);
-            if !N::goes_on(endpoint, &mut attempts, done.as_ref().err()).await {
-                return done;
+            if N::goes_on(endpoint, &mut attempts, done.as_ref().err()).await {
+                continue;
             }
+            if let Some(client) = self.client.nessie().filter(|_| N::BREAKS) {
+                // The operation is done, whatever becomes of the verbs that it did not wait for.
+                _ = client.come_to_rest().await;
+            }
+            return done;
         }
     }
 

@@ -162,6 +162,7 @@ impl<F: Fabric> Client<F> {
     /// WRITEs bytes of marks, which nothing depends on.
     pub(in crate::nessie) fn hint(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), EngineError> {
         debug_assert!(self.session.is_working(), "what a session posts, its operations announce");
+        self.session.posts();
         match self.fabric.write_unsignaled(at, bytes) {
             Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => Ok(()),
             written => Ok(written?),

@@ -237,6 +237,16 @@ impl<F: Fabric> Client<F> {
         self.session.settle(&self.fabric)
     }
 
+    /// Waits for what its operations have posted and not waited for, unless another one is under
+    /// way. A client over a network does this after each operation: nobody knows whether it is used
+    /// again, and until then no grace period would pass.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub async fn come_to_rest(&self) -> Result<(), FabricError> {
+        self.session.come_to_rest(&self.fabric).await
+    }
+
     /// Holds this client's epoch, as an operation under way does, until the result is dropped:
     /// for callers that look at the table's memory by themselves.
     ///

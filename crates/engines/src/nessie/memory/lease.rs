@@ -42,6 +42,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<(), EngineError> {
         // Outside an operation the scrubber may have noted it free, and another client use it.
         debug_assert!(self.session.is_working());
+        self.session.posts();
         let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
         match self.fabric.write_unsignaled(note, &note_of(generation).to_le_bytes()) {
             Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => (),
