@@ -294,8 +294,9 @@ def print_tables(results):
             lines.setdefault((row["trace"], row["percent"]), {})[row["system"]] = row
     print("# Hit ratios\n")
     print("`scripts/hit-ratios.sh` writes this file.")
-    own = header.get("loch_commit")
-    own = f" (Loch: {own})" if own else ""
+    own = ((name, header.get(f"{name.lower()}_commit")) for name in ("Loch", "memcached"))
+    own = "; ".join(f"{name}: {commit}" for name, commit in own if commit)
+    own = f" ({own})" if own else ""
     print(f"Commit {header['commit']}{own}, {header['date']}: {header['host']}.\n")
     if header["lanes"] == 1:
         print("All systems had one request under way.\n")

@@ -96,7 +96,7 @@ for trace in "${traces[@]}"; do
     wait
     # Then Loch with as much memory as memcached's values took, if that is more than they may.
     took=$(field "$rows" memcached bytes_held)
-    [ "${took:-0}" -le "$bytes" ] || replay_loch "$trace" "$percent" "$took" "Loch, same bytes" >>"$rows"
+    [ "${took:?memcached did not say what it holds}" -le "$bytes" ] || replay_loch "$trace" "$percent" "$took" "Loch, same bytes" >>"$rows"
     # And with the memory that it needs for as many values as LRU held.
     held=$(field "$rows" Loch values_held) wanted=$(field "$simulated" LRU values_held)
     more=$(parts alone "$trace" "$bytes" "$held" "$wanted")

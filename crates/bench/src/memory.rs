@@ -53,16 +53,20 @@ fn available_memory_bytes() -> Option<u64> {
 }
 
 /// Refuses regions that do not fit, because they are allocated at once.
-pub fn check_nodes(nodes: u32, needed: u64) -> Result<(), TargetError> {
-    match available_memory_bytes() {
-        Some(available) if needed > available => Err(TargetError::Impossible(format!(
-            "{nodes} node(s) with these records take {} MiB of memory, of which {} MiB are \
-             available: lower --records or --value-size",
-            needed >> 20,
-            available >> 20
-        ))),
-        _ => Ok(()),
-    }
+pub fn check_nodes(spec: &Spec, needed: u64) -> Result<(), TargetError> {
+    let Some(available) = available_memory_bytes().filter(|available| needed > *available) else {
+        return Ok(());
+    };
+    let nodes = spec.nodes;
+    let (what, way_out) = match spec.table.memory {
+        Some(memory) => (format!("{nodes} node(s) with --memory {memory}"), "--memory"),
+        None => (format!("{nodes} node(s) with these records"), "--records or --value-size"),
+    };
+    Err(TargetError::Impossible(format!(
+        "{what} take {} MiB of memory, of which {} MiB are available: lower {way_out}",
+        needed >> 20,
+        available >> 20
+    )))
 }
 
 /// A private directory whose files are in memory.

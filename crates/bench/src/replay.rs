@@ -222,7 +222,7 @@ fn parse_records(mut file: impl Read) -> Result<Requests, String> {
         let (object, size) = (u64::from_le_bytes(*object), u32::from_le_bytes(*size));
         let known = records.get(&object).copied();
         let place = || format!("record {number}");
-        let at = |problem| format!("{}: a value of {size} bytes: {problem}", place());
+        let at = |problem| format!("{}: {problem}", place());
         let record = requests.add(known, size.into(), place).map_err(at)?;
         if known.is_none() {
             records.insert(object, record);

@@ -231,7 +231,7 @@ impl Plant {
             (_, Bug::BatchUnpinned) => 42_440,
             (_, Bug::BatchRestUnpinned) => 22_998,
             (_, Bug::BatchLooksHomeLast) => 3_862,
-            (_, Bug::EvictedAnyway) => 24_366,
+            (_, Bug::EvictedAnyway) => 42_379,
             (_, Bug::MoveAwaitedInVain) => 5_207,
             (Family::Published, Bug::NoGenerationCheck) => 4_966,
             _ => return None,

@@ -56,7 +56,7 @@ impl Nodes {
             configs.iter_mut().for_each(|config| config.encrypt = spec.encrypt);
         }
         let bytes: u64 = configs.iter().map(|config| config.memory.bytes()).sum();
-        check_nodes(spec.nodes, bytes)?;
+        check_nodes(spec, bytes)?;
         let sockets = configs.iter().map(|config| config.socket.clone()).collect();
         let of_each = if spec.fabric == Fabric::Tcp { configs.len() } else { 0 };
         let echoes = (0..of_each).map(|_| Echo::start()).collect::<io::Result<_>>();

@@ -189,7 +189,7 @@ impl<'a, D: Design> Cluster<'a, D> {
         let spec = setting.spec;
         let workers = if design.serves() { spec.servers.workers } else { 0 };
         let region_bytes = design.region_bytes();
-        check_nodes(spec.nodes, region_bytes * u64::from(spec.nodes))?;
+        check_nodes(spec, region_bytes * u64::from(spec.nodes))?;
         let world = World::new(mix(spec.seed), spec.hardware.profile(), Faults::default());
         (0..spec.nodes).for_each(|_| _ = world.add_node(region_bytes));
         let client_host_bytes = design.client_host_bytes();
