@@ -207,7 +207,7 @@ impl Server {
         interrupted: &AtomicBool,
     ) -> Result<Self, TargetError> {
         let bytes = visit(baseline, Needed(spec))?;
-        check_nodes(1, bytes)?;
+        check_nodes(spec, bytes)?;
         let dir = memory_dir().map_err(not_started)?;
         let (region, log) = (dir.path().join("0.region"), dir.path().join("0.log"));
         let order = Order { baseline, spec: spec.clone(), region: region.clone() };
