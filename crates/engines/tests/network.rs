@@ -127,18 +127,28 @@ fn a_scrub_waits_for_its_notes_before_it_ends() {
 #[test]
 fn a_client_that_comes_to_rest_is_waited_for_by_nobody() {
     let (world, [here, there]) = two_nodes();
-    run(&world, &Rc::new(there), |client| async move {
-        client.put(b"key", b"theirs", PutOptions::default()).await.unwrap();
-    });
-    let session = || world.load(session_addr(HERE, 0).add(8)) & 1;
+    let (here, there) = (Rc::new(here), Rc::new(there));
+    let put_theirs = || {
+        run(&world, &there, |client| async move {
+            client.put(b"key", b"theirs", PutOptions::default()).await.unwrap();
+        });
+    };
+    let session = |world: &World| world.load(session_addr(HERE, 0).add(8)) & 1;
+    put_theirs();
     let seen = Rc::new(Cell::new(0));
-    let (is_active, of_operation) = (seen.clone(), world.clone());
-    run(&world, &Rc::new(here), |client| async move {
+    let (is_active, within) = (seen.clone(), world.clone());
+    run(&world, &here, |client| async move {
         assert!(client.delete(b"key").await.unwrap());
-        is_active.set(of_operation.load(session_addr(HERE, 0).add(8)) & 1);
+        is_active.set(session(&within));
         client.come_to_rest().await.unwrap();
     });
-    assert_eq!((seen.get(), session()), (1, 0), "its note was under way, and is not any more");
+    assert_eq!((seen.get(), session(&world)), (1, 0), "its note was under way, and is not");
+    put_theirs();
+    run(&world, &here, |client| async move {
+        let place = client.reserve(b"key", 100, PutOptions::default()).await.unwrap();
+        place.commit().await.unwrap();
+    });
+    assert_eq!(session(&world), 0, "a reservation");
 }
 
 /// The client knows how long entries are by the one that it has read before.

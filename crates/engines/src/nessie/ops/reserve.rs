@@ -101,6 +101,8 @@ impl<F: Fabric> Reservation<'_, F> {
         let (own, epoch) = self.held.take().expect("committed once");
         self.client.write(&self.draft(), own).await?;
         self.client.install(&self.draft(), own, epoch, Rule::Always).await?;
+        // It is done, whatever becomes of the verbs that it did not wait for.
+        _ = self.client.come_to_rest().await;
         Ok(self.draft.version)
     }
 }
