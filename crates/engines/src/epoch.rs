@@ -265,6 +265,8 @@ impl Session {
             self.settle(fabric)?;
             fabric.pause(QUIESCE_POLL_US).await;
         }
+        // An operation that began meanwhile waits in this one's place when it has ended.
+        self.has_posted.set(self.is_working());
         let in_vain = self.unsettled.get() != 0 && !self.is_working();
         self.patience_us.set(if in_vain { patience_us / 2 } else { QUIESCE_US_MAX });
         Ok(())
@@ -380,7 +382,10 @@ impl Grace {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
     use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
 
     use loch_fabric::lanes::block_on;
     use loch_fabric::shm::{Region, ShmEndpoint};
@@ -482,6 +487,14 @@ mod tests {
         }
 
         async fn pause(&self, us: u64) {
+            // Others have a turn.
+            let mut turns = 0;
+            poll_fn(|context| {
+                turns += 1;
+                context.waker().wake_by_ref();
+                if turns == 1 { Poll::Pending } else { Poll::Ready(()) }
+            })
+            .await;
             self.now_us.set(self.now_us.get() + us);
             assert!(self.now_us.get() < 10_000_000, "it waits for ever");
             if self.now_us.get() >= self.settles_at_us.get() {
@@ -713,6 +726,14 @@ mod tests {
         assert!(!rest().1);
         drop(operate(QUIESCE_US_MAX - 10));
         assert!(!rest().1, "it is patient again");
+        drop(operate(10));
+        let mut rests = pin!(session.come_to_rest(&node));
+        let mut poll = || rests.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert!(!poll());
+        let pin = session.pin(&node).unwrap();
+        assert!(poll(), "another lane has begun an operation meanwhile, which posts nothing");
+        drop(pin);
+        assert!(node.announced().1 && !rest().1);
     }
 
     #[test]
