@@ -333,24 +333,38 @@ fn what_others_delete_is_used_before_anything_is_evicted() {
     }
 }
 
+/// So many requests for values of one length, which would fill a table three times. Each is by the
+/// next pair of clients, of which the first reads and the second puts what is not there. Returns
+/// how many found theirs.
+fn requests<'a>(
+    by: impl Iterator<Item = [&'a Client<ShmEndpoint>; 2]>,
+    table_bytes: u64,
+    first: u64,
+    len: usize,
+    count: u64,
+) -> u64 {
+    let mut random = ChaCha8Rng::seed_from_u64(first);
+    let keys = 3 * table_bytes / len as u64;
+    let mut hits = 0;
+    for [reader, writer] in by.take(count as usize) {
+        let key = key(first + (random.random::<f64>().powi(3) * keys as f64) as u64);
+        match get(reader, &key) {
+            Some(_) => hits += 1,
+            None => put(writer, &key, &value(first, len)),
+        }
+    }
+    hits
+}
+
 /// Each of several clients evicts little, looks at other memory seldom and sees little of the
 /// index. Right after a change of sizes eight clients found 0.38 of what they find in a new cache,
 /// and find 0.51 now.
 #[test]
 fn several_clients_follow_the_sizes_as_one_does() {
     const TABLE_BYTES: u64 = 64 << 20;
-    let ask = |clients: &[Client<ShmEndpoint>], first: u64, len: usize, requests: u64| {
-        let mut random = ChaCha8Rng::seed_from_u64(first);
-        let keys = 3 * TABLE_BYTES / len as u64;
-        let mut hits = 0;
-        for client in clients.iter().cycle().take(requests as usize) {
-            let key = key(first + (random.random::<f64>().powi(3) * keys as f64) as u64);
-            match get(client, &key) {
-                Some(_) => hits += 1,
-                None => put(client, &key, &value(first, len)),
-            }
-        }
-        hits
+    let ask = |clients: &[Client<ShmEndpoint>], first, len, count| {
+        let by = clients.iter().map(|client| [client, client]).cycle();
+        requests(by, TABLE_BYTES, first, len, count)
     };
     let clients = |cluster: &TestCluster| (0..8).map(|_| cluster.client(0)).collect::<Vec<_>>();
     let plan = || plan(TABLE_BYTES, 1 << 16);
@@ -373,18 +387,8 @@ fn several_clients_follow_the_sizes_as_one_does() {
 /// old they are: without that, it found 0.70 of what a new cache finds.
 #[test]
 fn a_client_that_only_puts_follows_the_sizes_too() {
-    let ask = |[writer, reader]: &[Client<ShmEndpoint>; 2], first: u64, len: usize, count: u64| {
-        let mut random = ChaCha8Rng::seed_from_u64(first);
-        let keys = 3 * TABLE_BYTES / len as u64;
-        let mut hits = 0;
-        for _ in 0..count {
-            let key = key(first + (random.random::<f64>().powi(3) * keys as f64) as u64);
-            match get(reader, &key) {
-                Some(_) => hits += 1,
-                None => put(writer, &key, &value(first, len)),
-            }
-        }
-        hits
+    let ask = |[writer, reader]: &[Client<ShmEndpoint>; 2], first, len, count| {
+        requests(std::iter::repeat([reader, writer]), TABLE_BYTES, first, len, count)
     };
     let clients = |cluster: &TestCluster| [cluster.client(0), cluster.client(0)];
     let plan = || plan(TABLE_BYTES, 1 << 15);
