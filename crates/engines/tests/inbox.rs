@@ -147,6 +147,31 @@ fn a_worker_that_slept_finds_the_request_of_any_client_at_once() {
     assert_eq!(rig.round(), [], "the worker is awake");
 }
 
+/// A worker at rest wakes up now and then. A look at all slots costs a millisecond where there are
+/// many, so it is made once for each rest: a client that sends something later rings.
+#[test]
+fn a_worker_that_nobody_has_woken_does_not_look_at_all_slots_again() {
+    const CLIENTS: u32 = 100;
+    let mut rig = Rig::new(CLIENTS);
+    let bell = rig.map.bell_addr(TO);
+    let ring = |rig: &Rig, word| rig.endpoint.announce(bell, word).unwrap();
+    ring(&rig, 1);
+    assert_eq!((rig.round(), rig.round()), (vec![], vec![]), "it sleeps, and looks at all slots");
+    // This request is not rung for, as no client's is: so only a look at its slot finds it.
+    rig.send(CLIENTS - 1, 1);
+    let looks = (0..).take_while(|_| rig.round().is_empty()).count() as u32;
+    assert!(looks > CLIENTS * u32::from(WINDOW) / 16 - 5, "only the roll call came by: {looks}");
+    // What was found keeps the worker awake. Before it sleeps again it looks at all slots again.
+    ring(&rig, 0);
+    rig.round();
+    ring(&rig, 1);
+    assert_eq!((rig.round(), rig.round()), (vec![], vec![]));
+    // A bell that rings during that look, or after it, has the worker look once more.
+    ring(&rig, 0);
+    rig.send(CLIENTS - 2, 1);
+    assert_eq!(rig.round(), [(CLIENTS - 2, 1)]);
+}
+
 /// Active clients, for which workers are woken all the time, do not make them look at all slots.
 #[test]
 fn a_worker_that_was_woken_by_an_active_client_looks_at_few_slots() {

@@ -7,9 +7,10 @@
 //! silent client costs next to nothing, however many silent clients there are.
 //!
 //! A worker sleeps at its bell. Before the first sleep, which is a short one, it looks at active
-//! clients as always. Before it goes on sleeping, and when it was woken and finds nothing from
-//! active clients, it looks at all slots: so the request of any client that has rung, or that came
-//! too early to ring, is found.
+//! clients as always. Before the second, and when it was woken and finds nothing from active
+//! clients, it looks at all slots: so the request of any client that has rung, or that came too
+//! early to ring, is found. As long as the bell stays armed after that look, no client has sent
+//! anything since: later sleeps need no look at all slots.
 
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
@@ -66,6 +67,9 @@ pub struct Inbox {
     has_found: bool,
     /// Whether the worker was about to sleep when the last round ended.
     was_armed: bool,
+    /// Whether a look at all slots has found nothing, and the bell has been armed ever since the
+    /// look began: a client that has sent a request meanwhile has disarmed it.
+    has_seen_all: bool,
     /// The slot at which the roll call goes on: client times window plus slot.
     called: u64,
     memory: Memory,
@@ -115,6 +119,7 @@ impl Inbox {
             rounds: 0,
             has_found: false,
             was_armed: false,
+            has_seen_all: false,
             called: 0,
             memory: Memory::new(area, sessions),
             dealt: vec![0; slots as usize],
@@ -301,7 +306,8 @@ impl Inbox {
         message: &mut Buf,
     ) -> Result<Option<Incoming>, FabricError> {
         let slots = self.dealt.len() as u64;
-        let looks = if self.looks_at_all(fabric)? { slots } else { CALLED_SLOTS.min(slots) };
+        let looks_at_all = self.looks_at_all(fabric)?;
+        let looks = if looks_at_all { slots } else { CALLED_SLOTS.min(slots) };
         let bytes = u64::from(self.area.service().request_bytes);
         let mut poll = self.poll_addr(self.called);
         for _ in 0..looks {
@@ -319,6 +325,8 @@ impl Inbox {
                 return Ok(Some(incoming));
             }
         }
+        // If the bell was disarmed meanwhile, the next round sees that.
+        self.has_seen_all |= looks_at_all;
         self.cursor = 0;
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(ACTIVE_ROUNDS) {
@@ -328,13 +336,15 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Whether the worker has slept, and the look at active clients did not find what it was woken
-    /// for.
+    /// Whether the worker has slept, and a request may be there that the look at active clients did
+    /// not find. Between the moment when the bell is disarmed and the moment when the worker arms
+    /// it again there is a round, so no disarmed bell goes unnoticed.
     fn looks_at_all<F: Fabric>(&mut self, fabric: &F) -> Result<bool, FabricError> {
         let has_found = std::mem::take(&mut self.has_found);
-        let is_armed = fabric.load(self.bell)? != 0;
-        let was_armed = std::mem::replace(&mut self.was_armed, is_armed && !has_found);
-        Ok(was_armed && !has_found)
+        let rests = fabric.load(self.bell)? != 0 && !has_found;
+        let rested = std::mem::replace(&mut self.was_armed, rests);
+        self.has_seen_all &= rests;
+        Ok(rested && !has_found && !self.has_seen_all)
     }
 
     #[inline]
