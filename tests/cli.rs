@@ -555,6 +555,27 @@ fn a_node_that_has_lost_its_memory_is_told_of_by_the_others() {
     wait_for("a warning", || a.log().lines().any(told).then_some(()));
 }
 
+/// Everything goes on, and is lost when the node starts again: nothing said so.
+#[test]
+fn a_region_file_that_is_deleted_under_a_node_is_told_of() {
+    let dir = private_dir();
+    let node = Node::start(dir.path(), "n", SMALL);
+    node.loch(&["put", "k", "v"]).expect(0, &[]);
+    assert!(!node.loch(&["stats"]).expect(0, &[]).text().contains("deleted"));
+    assert!(!node.log().contains("was deleted"), "{}", node.log());
+    fs::remove_file(&node.region).expect("it is there");
+    wait_for("a line in the log", || node.log().contains("was deleted or renamed").then_some(()));
+    assert!(node.loch(&["stats"]).expect(0, &[]).text().contains("region file of node \"n\""));
+    let json = node.loch(&["stats", "--json"]).json();
+    assert_eq!(json["nodes"][0]["region_deleted"], true);
+    let checked = node.loch(&["check"]);
+    assert_eq!(checked.code, Some(1));
+    assert!(checked.stderr.contains("1 deleted region files"), "{}", checked.stderr);
+    assert!(checked.text().contains("0 broken\nthe region file"), "{}", checked.text());
+    assert_eq!(node.loch(&["get", "k"]).expect(0, &[]).text(), "v", "it goes on");
+    assert_eq!(node.log().matches("was deleted").count(), 1);
+}
+
 #[test]
 fn signals_stop_a_node_in_order() {
     let dir = private_dir();

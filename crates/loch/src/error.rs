@@ -217,6 +217,10 @@ pub enum Error {
         /// The size asked for.
         size: ByteSize,
     },
+    /// The node was told to stop before its memory was ready. A region that was there before is as
+    /// it was.
+    #[error("the node was stopped before its memory was ready")]
+    StartStopped,
     /// The host, or a control group of this process, has not so much memory left. The kernel would
     /// end the process when it takes the memory.
     #[error(

@@ -5,6 +5,7 @@ use clap::Args;
 use loch::CheckReport;
 use serde::Serialize;
 
+use super::stats::deleted_region;
 use super::target::{Access, ClusterArgs};
 use crate::outcome::{Answer, tell};
 use crate::output;
@@ -41,6 +42,8 @@ struct Checked {
     /// Whether the exit code is 0.
     ok: bool,
     tables: Vec<TableChecked>,
+    /// Nodes whose region files were deleted, in words.
+    deleted: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -66,8 +69,9 @@ pub fn run(args: &CheckArgs) -> Result<Answer> {
         let report = table.check().with_context(checking)?;
         tables.push(TableChecked { table: name, report });
     }
-    let ok = tables.iter().all(|t| t.is_good(args.leaks));
-    let checked = Checked { ok, tables };
+    let deleted: Vec<String> = cluster.info().nodes.iter().filter_map(deleted_region).collect();
+    let ok = deleted.is_empty() && tables.iter().all(|t| t.is_good(args.leaks));
+    let checked = Checked { ok, tables, deleted };
     if args.json {
         output::json(&checked)?;
     } else {
@@ -104,14 +108,18 @@ impl TableChecked {
 
 impl Checked {
     fn in_words(&self) -> String {
-        let tables: Vec<String> = self.tables.iter().map(TableChecked::in_words).collect();
-        tables.join("\n")
+        let tables = self.tables.iter().map(TableChecked::in_words);
+        tables.chain(self.deleted.iter().cloned()).collect::<Vec<_>>().join("\n")
     }
 
     fn verdict(&self) -> String {
         let broken: usize = self.tables.iter().map(|t| t.report.broken.len()).sum();
         let unshown: u64 = self.tables.iter().map(|t| t.report.unshown).sum();
-        format!("{broken} broken invariants, {unshown} entries that no slot shows")
+        let deleted = match self.deleted.len() {
+            0 => String::new(),
+            count => format!(", {count} deleted region files"),
+        };
+        format!("{broken} broken invariants, {unshown} entries that no slot shows{deleted}")
     }
 }
 

@@ -81,7 +81,7 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
         resp = addresses(&[RESP.to_owned()])?;
         memcached = addresses(&[MEMCACHED.to_owned()])?;
     }
-    let mut stop = stop_signals().context("cannot watch for signals")?;
+    let (mut stop, _) = stop_signals().context("cannot watch for signals")?;
     allow_many_connections();
     let cluster = args.table.connect(Access::Write)?;
     let table = args.table.name().to_owned();

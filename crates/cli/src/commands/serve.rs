@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use loch::{ByteSize, FabricKind, Node, NodeConfig, NodeWatch, Pages, TableConfig};
+use loch::{ByteSize, Error, FabricKind, Node, NodeConfig, NodeWatch, Pages, TableConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -134,11 +134,16 @@ enum Fabric {
 /// Runs `loch serve`.
 pub fn run(args: ServeArgs) -> Result<Answer> {
     let config = args.config()?;
-    // This comes before the node starts: a signal during the start stops the node as soon as it is
-    // up, and a second signal does not wait for that.
-    let mut stop = stop_signals().context("cannot watch for signals")?;
+    // This comes before the node starts: a signal ends the start too.
+    let (mut stop, stopped) = stop_signals().context("cannot watch for signals")?;
     allow_many_connections();
-    let node = Node::start(config.clone()).context("cannot start the node")?;
+    let node = match Node::start_unless(config.clone(), stopped) {
+        Err(Error::StartStopped) => {
+            tracing::info!("stopping before the memory is ready");
+            return Ok(Answer::Done);
+        }
+        started => started.context("cannot start the node")?,
+    };
     output::line(&ready_line(&config, &node))?;
     let watch = node.watch();
     stop_when_it_fails(watch.clone())?;
@@ -233,8 +238,8 @@ fn chosen_tables(declared: Vec<TableConfig>, names: Vec<String>) -> Vec<TableCon
     }
 }
 
-/// The signals that stop what runs; a second one ends the process at once.
-pub(super) fn stop_signals() -> std::io::Result<Signals> {
+/// The signals that stop what runs, and whether one has come. A second one ends the process at once.
+pub(super) fn stop_signals() -> std::io::Result<(Signals, Arc<AtomicBool>)> {
     let signals = [SIGTERM, SIGINT, SIGHUP];
     let again = Arc::new(AtomicBool::new(false));
     for signal in signals {
@@ -245,7 +250,7 @@ pub(super) fn stop_signals() -> std::io::Result<Signals> {
         )?;
         signal_hook::flag::register(signal, Arc::clone(&again))?;
     }
-    Signals::new(signals)
+    Ok((Signals::new(signals)?, again))
 }
 
 /// The line that a ready node prints.

@@ -124,10 +124,22 @@ impl Stats<'_> {
             }
         }
         let declared: Vec<String> = self.tables.iter().map(TableStats::declaration).collect();
-        let fabric = format!("fabric {}: {}", self.fabric.name(), self.fabric_reason);
-        let declared = declared.join("\n");
-        format!("{}\n\n{}\n\n{declared}\n{fabric}", trimmed(&nodes), trimmed(&tables))
+        let mut lines = declared;
+        lines.push(format!("fabric {}: {}", self.fabric.name(), self.fabric_reason));
+        lines.extend(self.nodes.iter().filter_map(deleted_region));
+        format!("{}\n\n{}\n\n{}", trimmed(&nodes), trimmed(&tables), lines.join("\n"))
     }
+}
+
+/// A line about the region file of a node, if it was deleted.
+pub(super) fn deleted_region(node: &NodeInfo) -> Option<String> {
+    node.region_deleted.then(|| {
+        format!(
+            "the region file of node {:?} was deleted: the data ends with the node and its clients; \
+             copy it to another node, or start this node again to begin empty",
+            node.name
+        )
+    })
 }
 
 impl<'a> TableStats<'a> {

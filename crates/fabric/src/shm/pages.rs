@@ -12,6 +12,7 @@
 //! left, small pages are made, and the caller reserves what is missing.
 
 use std::ffi::c_void;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -21,11 +22,10 @@ use rustix::mm::Advice;
 pub(super) const HUGE_BYTES: u64 = 2 << 20;
 /// Bytes of a small page, or less: one byte in a page is enough to have the page made.
 const TOUCHED_BYTES: usize = 4096;
-/// A thread takes steps of this length at most, so that the threads end at about the same time and
-/// progress is seen.
-const STEP_BYTES_MAX: u64 = 256 << 20;
-/// A smaller region is not worth a second thread.
-const THREAD_BYTES_MIN: u64 = 32 << 20;
+/// A thread takes steps of this length, so that the threads end at about the same time, progress is
+/// seen, and making pages can be stopped: on a slow machine a step takes half a second. A region
+/// that is not longer is not worth a second thread.
+const STEP_BYTES: u64 = 32 << 20;
 
 /// The kind of pages behind a mapping; a fact for logs and reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +36,13 @@ pub enum Pages {
     Base,
 }
 
-/// Is told how many bytes are done, by any thread.
-pub type OnProgress<'a> = &'a (dyn Fn(u64) + Sync);
+/// Called with the number of bytes that are done, by any thread. If it breaks, the other pages are
+/// not made.
+pub type OnProgress<'a> = &'a (dyn Fn(u64) -> ControlFlow<()> + Sync);
+
+/// The caller wanted no more pages, by [`OnProgress`].
+#[derive(Debug)]
+pub(super) struct Stopped;
 
 /// A mapping whose pages are wanted.
 pub(super) struct Wanted {
@@ -52,7 +57,6 @@ pub(super) struct Wanted {
 /// What the threads share.
 struct Work<'a> {
     wanted: &'a Wanted,
-    step_bytes: u64,
     next: AtomicU64,
     done: AtomicU64,
     on_progress: OnProgress<'a>,
@@ -62,6 +66,8 @@ struct Work<'a> {
     only_small: AtomicBool,
     /// The kernel refuses pages: the file system is full, or the kernel is too old to be asked.
     refused: AtomicBool,
+    /// The caller wants no more pages.
+    stopped: AtomicBool,
 }
 
 // SAFETY: the pointer is only handed to the kernel as the start of ranges for advice, which changes
@@ -82,20 +88,21 @@ impl Wanted {
     /// tables, so that the first accesses do not fault one by one.
     ///
     /// Returns `None` if the kernel refused some of them.
-    pub(super) fn make(&self, on_progress: OnProgress<'_>) -> Option<Pages> {
+    ///
+    /// # Errors
+    /// [`Stopped`] if `on_progress` says so.
+    pub(super) fn make(&self, on_progress: OnProgress<'_>) -> Result<Option<Pages>, Stopped> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-        let threads = threads.min(self.len / THREAD_BYTES_MIN).max(1);
-        // Some steps for each thread: they do not all take the same time.
-        let step_bytes = (self.len / (4 * threads)).next_multiple_of(HUGE_BYTES);
+        let threads = threads.min(self.len / STEP_BYTES).max(1);
         let work = Work {
             wanted: self,
-            step_bytes: step_bytes.clamp(THREAD_BYTES_MIN, STEP_BYTES_MAX),
             next: AtomicU64::new(0),
             done: AtomicU64::new(0),
             on_progress,
             some_small: AtomicBool::new(false),
             only_small: AtomicBool::new(false),
             refused: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
         };
         std::thread::scope(|scope| {
             for _ in 1..threads {
@@ -105,28 +112,33 @@ impl Wanted {
             }
             work.run();
         });
+        if work.stopped.into_inner() {
+            return Err(Stopped);
+        }
         let is_huge = !work.some_small.into_inner();
         let pages = if is_huge { Pages::Huge } else { Pages::Base };
-        (!work.refused.into_inner()).then_some(pages)
+        Ok((!work.refused.into_inner()).then_some(pages))
     }
 }
 
 impl Work<'_> {
     /// Takes steps until none is left.
     fn run(&self) {
-        while !self.refused.load(Ordering::Relaxed) {
-            let at = self.next.fetch_add(self.step_bytes, Ordering::Relaxed);
+        while !self.refused.load(Ordering::Relaxed) && !self.stopped.load(Ordering::Relaxed) {
+            let at = self.next.fetch_add(STEP_BYTES, Ordering::Relaxed);
             if at >= self.wanted.len {
                 return;
             }
-            let len = self.step_bytes.min(self.wanted.len - at);
+            let len = STEP_BYTES.min(self.wanted.len - at);
             if let Err(error) = self.step(at, len) {
                 tracing::debug!(%error, "the kernel makes no pages in advance");
                 self.refused.store(true, Ordering::Relaxed);
                 return;
             }
             let done = self.done.fetch_add(len, Ordering::Relaxed) + len;
-            (self.on_progress)(done);
+            if (self.on_progress)(done).is_break() {
+                self.stopped.store(true, Ordering::Relaxed);
+            }
         }
     }
 

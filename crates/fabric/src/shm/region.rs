@@ -1,6 +1,7 @@
 //! Region files and their mappings.
 
 use std::ffi::c_void;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -33,6 +34,12 @@ pub enum RegionError {
         path: PathBuf,
         /// The size asked for.
         bytes: u64,
+    },
+    /// The caller has stopped the making of pages.
+    #[error("the pages of {path} were not wanted any more", path = .path.display())]
+    Stopped {
+        /// The file.
+        path: PathBuf,
     },
     /// The file is shorter than what was to be mapped.
     #[error("the region file has {have} bytes, {want} were expected: it was truncated")]
@@ -96,13 +103,14 @@ impl Region {
     /// [`RegionError::Exists`], [`RegionError::NoSpace`] (then no file is left), or
     /// [`RegionError::Os`].
     pub fn create(path: &Path, len: u64) -> Result<Self, RegionError> {
-        Self::create_watched(path, len, &|_| ())
+        Self::create_watched(path, len, &|_| ControlFlow::Continue(()))
     }
 
     /// Like [`Region::create`], and tells `on_progress` how many bytes have their pages.
     ///
     /// # Errors
-    /// As [`Region::create`].
+    /// As [`Region::create`], and [`RegionError::Stopped`] if `on_progress` breaks. Then no file is
+    /// left.
     pub fn create_watched(
         path: &Path,
         len: u64,
@@ -138,7 +146,7 @@ impl Region {
         let os = |action| move |source| RegionError::Os { action, path: path.into(), source };
         let fd =
             rustix::fs::memfd_create("loch-region", MemfdFlags::CLOEXEC).map_err(os("create"))?;
-        Self::fill(fd, len, path, &|_| ())
+        Self::fill(fd, len, path, &|_| ControlFlow::Continue(()))
     }
 
     /// Gives an empty file `len` bytes with all their blocks, and maps it.
@@ -172,7 +180,8 @@ impl Region {
             e => os("extend")(e),
         })?;
         let mut region = Self::map(fd, true, path)?;
-        region.pages = region.wanted(true).make(on_progress);
+        let stopped = |_| RegionError::Stopped { path: path.into() };
+        region.pages = region.wanted(true).make(on_progress).map_err(stopped)?;
         // What has no page yet gets one now, or the error that an access would get as a signal.
         reserve(region.fd())?;
         Ok(region)
@@ -240,13 +249,18 @@ impl Region {
     /// process's page tables, so that the first accesses do not fault one by one. All cores work at
     /// it. A long region that this process has made has its pages already.
     pub fn populate(&self) -> Pages {
-        self.populate_watched(&|_| ())
+        let all = self.populate_watched(&|_| ControlFlow::Continue(()));
+        all.expect("nobody stops it")
     }
 
-    /// Like [`Region::populate`], and tells `on_progress` how many bytes are done.
-    pub fn populate_watched(&self, on_progress: OnProgress<'_>) -> Pages {
-        let made = self.pages.or_else(|| self.wanted(false).make(on_progress));
-        made.unwrap_or(Pages::Base)
+    /// Like [`Region::populate`], and tells `on_progress` how many bytes are done. Returns `None`
+    /// if `on_progress` breaks before all are.
+    pub fn populate_watched(&self, on_progress: OnProgress<'_>) -> Option<Pages> {
+        let made = match self.pages {
+            None => self.wanted(false).make(on_progress).ok()?,
+            made => made,
+        };
+        Some(made.unwrap_or(Pages::Base))
     }
 
     fn wanted(&self, is_new: bool) -> Wanted {
@@ -264,6 +278,12 @@ impl Region {
     /// Whether the mapping may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    /// Whether the file has no name any more: what maps it now goes on, and nobody opens it again.
+    /// Anonymous memory never had one.
+    pub fn is_unlinked(&self) -> bool {
+        rustix::fs::fstat(&self.fd).is_ok_and(|file| file.st_nlink == 0)
     }
 
     /// The file, to be passed to a client.
@@ -347,6 +367,9 @@ mod tests {
         let mut seen = [0; 6];
         b.copy_out(5000, &mut seen);
         assert_eq!((&seen, b.len(), b.is_writable()), (b"shared", 3 << 20, false));
+        assert!(!a.is_unlinked() && !b.is_unlinked());
+        std::fs::remove_file(&path).unwrap();
+        assert!(a.is_unlinked() && b.is_unlinked());
     }
 
     #[test]
@@ -366,6 +389,7 @@ mod tests {
         let done = std::sync::atomic::AtomicU64::new(0);
         let made = Region::create_watched(&path, len, &|bytes| {
             done.fetch_max(bytes, std::sync::atomic::Ordering::Relaxed);
+            ControlFlow::Continue(())
         });
         let _ = std::fs::remove_file(&path);
         let region = made.unwrap();
@@ -378,7 +402,27 @@ mod tests {
             assert_eq!(page, [0; 4096], "at {offset:#x}");
         }
         let pages = region.populate_watched(&|_| panic!("the pages are there already"));
-        assert_eq!(Some(pages), region.pages);
+        assert_eq!(pages, region.pages);
+    }
+
+    /// Each thread ends after the step that it is in.
+    #[test]
+    fn the_making_of_pages_ends_when_its_caller_wants_no_more() {
+        let path = Path::new("/dev/shm").join(format!("loch-stopped-{}", std::process::id()));
+        let calls = std::sync::atomic::AtomicUsize::new(0);
+        let stop = |_| {
+            calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            ControlFlow::Break(())
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let len = (threads as u64 + 8) * LONG_BYTES_MIN;
+        let refused = Region::create_watched(&path, len, &stop).unwrap_err();
+        assert!(matches!(refused, RegionError::Stopped { .. }), "{refused}");
+        assert!(!path.exists());
+        let calls = calls.into_inner();
+        assert!((1..=threads).contains(&calls), "{calls} steps by {threads} threads");
+        let region = Region::anonymous(LONG_BYTES_MIN - 4096).unwrap();
+        assert_eq!(region.populate_watched(&|_| ControlFlow::Break(())), None);
     }
 
     /// Pages that cannot be had are an answer of the kernel, where an access would be a signal.
@@ -387,7 +431,8 @@ mod tests {
         let region = Region::anonymous(2 * LONG_BYTES_MIN).unwrap();
         rustix::fs::ftruncate(&region.fd, LONG_BYTES_MIN).unwrap();
         for is_new in [true, false] {
-            assert_eq!(region.wanted(is_new).make(&|_| ()), None);
+            let made = region.wanted(is_new).make(&|_| ControlFlow::Continue(()));
+            assert!(matches!(made, Ok(None)), "{made:?}");
         }
     }
 

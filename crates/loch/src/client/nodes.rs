@@ -120,6 +120,12 @@ impl Nodes {
         }
     }
 
+    /// Returns whether a node's region file was deleted, as far as this process can see.
+    pub fn is_deleted(&self, node: &Member) -> bool {
+        // The memory of nodes inside this process has no file.
+        matches!(self, Self::Attached(_)) && node.is_deleted()
+    }
+
     /// The number of a node's client session slots that are taken, if it is known.
     pub fn sessions_taken(&self, number: usize, node: &Member) -> Option<u32> {
         let hearsay = || match self {

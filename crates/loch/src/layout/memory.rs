@@ -51,6 +51,11 @@ impl Member {
         Ok(Self { name, socket, header, tables, region: Some(region) })
     }
 
+    /// Whether the region's file was deleted, as far as this process can see.
+    pub fn is_deleted(&self) -> bool {
+        self.region.as_ref().is_some_and(|region| region.is_unlinked())
+    }
+
     /// A node that is only planned.
     pub fn planned(number: usize, plan: Plan) -> Self {
         let Plan { header, tables, .. } = plan;
@@ -134,6 +139,7 @@ pub(crate) fn of_region(path: &Path) -> impl FnOnce(RegionError) -> Error {
         RegionError::NoSpace { bytes, .. } => {
             Error::NoSpace { path: path.into(), size: ByteSize::new(bytes) }
         }
+        RegionError::Stopped { .. } => Error::StartStopped,
         RegionError::Os { action, source, .. } => Error::os(action, path)(source),
         other => Error::RegionDamaged { path: path.into(), what: other.to_string() },
     }

@@ -39,9 +39,11 @@ pub(crate) mod storage;
 #[cfg(test)]
 mod tests;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -129,7 +131,16 @@ impl Node {
     /// [`Error::NoSpace`], [`Error::HostMemory`], [`Error::NoMemory`]; [`Error::NotPrivate`],
     /// [`Error::RegionMismatch`], [`Error::RegionDamaged`] (the region is left as it is).
     pub fn start(config: NodeConfig) -> Result<Self> {
-        let mut plan = NodePlan::new(&config)?;
+        Self::start_unless(config, Arc::default())
+    }
+
+    /// Like [`Node::start`], but gives up as soon as `stop` is set while the node prepares its
+    /// memory, which takes a second for some gigabytes and much longer on a slow host.
+    ///
+    /// # Errors
+    /// As [`Node::start`], and [`Error::StartStopped`].
+    pub fn start_unless(config: NodeConfig, stop: Arc<AtomicBool>) -> Result<Self> {
+        let mut plan = NodePlan { stop, ..NodePlan::new(&config)? };
         if let Some(network) = plan.network.take() {
             return network::start_node(&config, &plan, network);
         }
@@ -309,12 +320,18 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, P
     let bytes = plan.plan.header.region_bytes;
     let (region, pages) = preparing::serve_refusals(&listener, bytes, || {
         let progress = Progress::new(bytes);
-        let tell = |done| progress.tell(done);
+        let tell = |done| {
+            progress.tell(done);
+            match plan.stop.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
         let mut region = region::acquire(&plan.region, &plan.plan, &tell)?;
         // A start that fails keeps data that was there before.
         region.in_vain = ephemeral && !region.warm;
         // Entered now, pages need not be entered by the kernel at an access.
-        let pages = region.region.populate_watched(&tell);
+        let pages = region.region.populate_watched(&tell).ok_or(Error::StartStopped)?;
         tracing::info!(
             region = %region.path.display(),
             bytes,

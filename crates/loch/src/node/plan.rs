@@ -1,6 +1,8 @@
 //! The checked configuration of a node: its socket, its region, and its place among the nodes.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::control::network::Network;
 use super::workers::plan::WorkerPlan;
@@ -21,6 +23,8 @@ pub(crate) struct NodePlan {
     pub workers: WorkerPlan,
     /// The node's place in the network, if its memory is reached over one.
     pub network: Option<Network>,
+    /// Set from outside if the start is to end early.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl NodePlan {
@@ -50,6 +54,7 @@ impl NodePlan {
             plan,
             workers,
             network: None,
+            stop: Arc::default(),
             region: std::path::absolute(config.region_path())
                 .map_err(Error::os("resolve", &config.region_path()))?,
             socket,
@@ -69,6 +74,7 @@ impl NodePlan {
             socket,
             cluster: network.addresses().iter().map(PathBuf::from).collect(),
             network: Some(network),
+            stop: Arc::default(),
         })
     }
 }

@@ -15,7 +15,8 @@
 //! A node that dies while it makes its region leaves a file `….new`, which the next start removes.
 //! A node that dies later leaves the region as it is.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +27,8 @@ use loch_engines::region::{DIRECTORY_OFFSET, Header, INCARNATION_OFFSET, LAYOUT_
 use loch_engines::registry::Map;
 use loch_fabric::shm::{OnProgress, Region, RegionError, TMPFS_MAGIC};
 use loch_fabric::{RegionId, RemoteAddr};
-use rustix::fs::RenameFlags;
+use rustix::fs::{RenameFlags, inotify};
+use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::host_memory::check_host;
@@ -92,12 +94,30 @@ pub(super) fn acquire(
     Err(in_use(path))
 }
 
+impl OwnedRegion {
+    /// Returns whether the file is at its place. It may have been removed or renamed, and its name
+    /// may be that of another node's file.
+    pub fn is_in_place(&self) -> std::io::Result<bool> {
+        let (there, ours) = (std::fs::symlink_metadata(&self.path)?, self.lock.metadata()?);
+        Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+    }
+
+    /// Returns a descriptor that can be read when something has happened to the file's name.
+    pub fn watch(&self) -> Result<OwnedFd, Errno> {
+        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        // The number of names is an attribute. The file itself stays while it is mapped.
+        inotify::add_watch(
+            &watch,
+            &self.path,
+            inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF,
+        )?;
+        Ok(watch)
+    }
+}
+
 /// Removes the file. While the file has its name no other node takes it, since the lock is held.
-/// But the file may have been removed already, and its name may be that of another node's file.
 pub(super) fn remove(owned: &OwnedRegion) {
-    let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    let there = std::fs::symlink_metadata(&owned.path);
-    let removed = match there.and_then(|there| Ok(same(&there, &owned.lock.metadata()?))) {
+    let removed = match owned.is_in_place() {
         Ok(true) => std::fs::remove_file(&owned.path),
         Ok(false) => Err(std::io::Error::other("it is another file by now")),
         Err(error) => Err(error),
@@ -177,7 +197,7 @@ fn create(path: &Path, plan: &Plan, on_progress: OnProgress<'_>) -> Result<Optio
     let here = rustix::fs::CWD;
     match rustix::fs::renameat_with(here, &new, here, path, RenameFlags::NOREPLACE) {
         Ok(()) => own(path, file, region, false).map(Some),
-        Err(rustix::io::Errno::EXIST) => {
+        Err(Errno::EXIST) => {
             std::fs::remove_file(&new).map_err(Error::os("remove", &new))?;
             Ok(None)
         }

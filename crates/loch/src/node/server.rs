@@ -59,6 +59,8 @@ pub(super) struct Server {
     service: NodeService,
     connections: HashMap<u64, (ClientConnection, epoll::EventFlags)>,
     next_token: u64,
+    /// Shows that something happened to the region file's name, until the file is gone.
+    region_watch: Option<OwnedFd>,
 }
 
 /// The node, as connections see it.
@@ -81,8 +83,9 @@ struct ProcessWatches {
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const REPLIES: u64 = 2;
+const REGION: u64 = 3;
 /// Tokens from here on are connections. A token with the bit below set is a process.
-const FIRST_CONNECTION: u64 = 3;
+const FIRST_CONNECTION: u64 = 4;
 const PROCESS: u64 = 1 << 63;
 
 /// How long the server waits for descriptors when there were none left.
@@ -129,6 +132,7 @@ impl Server {
         };
         let replies = Arc::new(ReplyQueue::new().map_err(failed)?);
         epoll::add(&poll, &replies, data(REPLIES), epoll::EventFlags::IN).map_err(failed)?;
+        let region_watch = watch_region(&poll, &state.region);
         let mut service = NodeService { state, watches, replies };
         for process in service.state.sessions.processes() {
             service.watch(process);
@@ -141,6 +145,7 @@ impl Server {
             service,
             connections: HashMap::new(),
             next_token: FIRST_CONNECTION,
+            region_watch,
         })
     }
 
@@ -149,6 +154,7 @@ impl Server {
     pub fn run(mut self) -> OwnedRegion {
         // The start has succeeded, so the region is kept from now on.
         self.service.state.region.in_vain = false;
+        self.look_for_region();
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stop.stopping.load(Ordering::Acquire) {
             events.clear();
@@ -167,12 +173,29 @@ impl Server {
                     LISTENER => self.accept(),
                     STOP => (),
                     REPLIES => self.deliver(),
+                    REGION => self.look_for_region(),
                     token if token & PROCESS != 0 => self.service.reap(token),
                     token => self.go_on(token, event.flags),
                 }
             }
         }
         self.service.state.region
+    }
+
+    /// Says so if the region file is gone, once.
+    fn look_for_region(&mut self) {
+        let Some(watch) = &self.region_watch else { return };
+        // What has happened matters less than what is there now.
+        while rustix::io::read(watch, &mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {}
+        let region = &self.service.state.region;
+        if !region.is_in_place().unwrap_or(false) {
+            tracing::error!(
+                region = %region.path.display(),
+                "the region file was deleted or renamed: the data ends with this node and its \
+                 clients, and a node that starts again begins empty"
+            );
+            self.region_watch = None;
+        }
     }
 
     /// Accepts all connections that wait.
@@ -357,6 +380,17 @@ impl SessionService for NodeService {
         let text = format!("table {table} has no such workers here");
         Some(Reply::Refused(Refused::new(Code::Other, text)))
     }
+}
+
+/// Watches the name of the region file. A node can do without.
+fn watch_region(poll: &OwnedFd, region: &OwnedRegion) -> Option<OwnedFd> {
+    let watched = region.watch().and_then(|watch| {
+        epoll::add(poll, &watch, epoll::EventData::new_u64(REGION), epoll::EventFlags::IN)?;
+        Ok(watch)
+    });
+    let said =
+        |error| tracing::warn!(%error, "cannot watch the region file: its end goes unnoticed");
+    watched.map_err(said).ok()
 }
 
 /// The reply to a client that asks for connections where memory is shared.

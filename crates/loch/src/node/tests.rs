@@ -17,7 +17,7 @@ use super::Node;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::session::connection::Connection;
 use crate::session::slot::{SessionId, free_own_slot};
-use crate::{ByteSize, CacheLimits, Cluster, ConnectOptions, NodeConfig, TableConfig};
+use crate::{ByteSize, CacheLimits, Cluster, ConnectOptions, Error, NodeConfig, TableConfig};
 
 fn config(dir: &tempfile::TempDir) -> NodeConfig {
     NodeConfig {
@@ -59,6 +59,27 @@ fn die_with_entries(node: &Node) {
         std::mem::forget(reserved);
     }
     drop(connection);
+}
+
+/// A signal during the start of a node with much memory was heard only when all of it was filled.
+#[test]
+fn a_node_that_is_stopped_while_it_prepares_its_memory_leaves_what_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let stopped = || {
+        let started = Node::start_unless(config.clone(), Arc::new(true.into()));
+        assert!(matches!(started.err(), Some(Error::StartStopped)));
+        assert!(!config.socket.exists());
+    };
+    stopped();
+    let node = Node::start(config.clone()).unwrap();
+    Cluster::connect(node.socket()).unwrap().table("default").unwrap().put(b"k", b"v").unwrap();
+    node.stop();
+    stopped();
+    let node = Node::start(config.clone()).unwrap();
+    assert!(node.is_warm());
+    let table = Cluster::connect(node.socket()).unwrap().table("default").unwrap();
+    assert_eq!(table.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
 }
 
 #[test]
