@@ -69,6 +69,15 @@ const QUIESCE_US_MAX: u64 = 100_000;
 /// The pause between two looks.
 const QUIESCE_POLL_US: u64 = 2;
 
+/// Notes when it is dropped that verbs are still to be waited for.
+struct Unfinished<'a>(&'a Cell<bool>);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
 /// An operation under way; ends it when dropped.
 #[must_use = "the operation ends when this is dropped"]
 pub struct Pin<'a, F: Fabric> {
@@ -241,6 +250,10 @@ impl Session {
     fn lags<F: Fabric>(&self, fabric: &F) -> bool {
         let mark = fabric.posted();
         let settled = is_settled(fabric, mark);
+        if !settled && self.unsettled.get() == 0 {
+            // Also verbs that an operation waited for, if its future was dropped.
+            self.has_posted.set(true);
+        }
         self.unsettled.set(if settled { 0 } else { mark });
         !settled
     }
@@ -260,11 +273,10 @@ impl Session {
             return Ok(());
         }
         let patience_us = self.patience_us.get();
-        let until = fabric.now_us() + patience_us;
-        while self.unsettled.get() != 0 && !self.is_working() && fabric.now_us() < until {
-            self.settle(fabric)?;
-            fabric.pause(QUIESCE_POLL_US).await;
-        }
+        // Whoever is the next to come to rest goes on waiting if this future is dropped.
+        let unfinished = Unfinished(&self.has_posted);
+        self.settle_within(fabric, patience_us, || !self.is_working()).await?;
+        std::mem::forget(unfinished);
         // An operation that began meanwhile waits in this one's place when it has ended.
         self.has_posted.set(self.is_working());
         let in_vain = self.unsettled.get() != 0 && !self.is_working();
@@ -274,8 +286,18 @@ impl Session {
 
     /// Waits until no verb of this session is under way any more.
     pub async fn quiesce<F: Fabric>(&self, fabric: &F) -> Result<(), FabricError> {
-        let until = fabric.now_us() + QUIESCE_US_MAX;
-        while self.unsettled.get() != 0 && fabric.now_us() < until {
+        self.settle_within(fabric, QUIESCE_US_MAX, || true).await
+    }
+
+    /// Waits for verbs to settle, but not for longer than `within_us`, and as long as `goes_on`.
+    async fn settle_within<F: Fabric>(
+        &self,
+        fabric: &F,
+        within_us: u64,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<(), FabricError> {
+        let until = fabric.now_us() + within_us;
+        while self.unsettled.get() != 0 && goes_on() && fabric.now_us() < until {
             self.settle(fabric)?;
             fabric.pause(QUIESCE_POLL_US).await;
         }

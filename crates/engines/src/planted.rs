@@ -103,6 +103,20 @@ pub enum Bug {
     RecutAtOnce,
     /// A slab changes its class after one grace period.
     RecutAfterOne,
+    /// A slab is forgotten that a lane had leased, and not listed, when its future ended.
+    LeftLeased,
+    /// A slab is forgotten that a lane had seized when its future ended.
+    LeftSeized,
+    /// A slab is forgotten that a lane had closed when its future ended.
+    LeftClosing,
+    /// A slab is forgotten that a lane was putting together when its future ended.
+    LeftForming,
+    /// A slab whose descriptor a lane was changing when its future ended is looked at although
+    /// verbs of the lane are still under way.
+    LeftSeenEarly,
+    /// Slabs that were seized or closed are forgotten if the future ends before their grace period
+    /// has begun.
+    GatheredLost,
     /// A remembered word is used however old it is.
     CacheOfAnyAge,
     /// A remembered word carries the epoch of the session's newest operation.

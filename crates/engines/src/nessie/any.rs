@@ -96,7 +96,7 @@ impl<F: Fabric> AnyClient<F> {
     /// # Errors
     /// The fabric's.
     pub async fn come_to_rest(&self) -> Result<(), EngineError> {
-        Ok(self.base().come_to_rest().await?)
+        self.base().come_to_rest().await
     }
 
     /// As [`Client::scrub`], by the rules of the table's protocol.

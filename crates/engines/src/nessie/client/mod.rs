@@ -37,6 +37,7 @@ use crate::limits::NODES_MAX;
 use crate::nessie::layout::geometry::Protocol;
 use crate::nessie::layout::hash::{Candidates, KeyHash, TableMap};
 use crate::nessie::layout::ite::Ite;
+use crate::nessie::memory::claims::Claimed;
 use crate::net::CacheLimits;
 use crate::planted::{self, Bug};
 use crate::spare::SpareBuffers;
@@ -53,6 +54,8 @@ pub struct Client<F: Fabric> {
     pub(super) tables: Vec<u8>,
     pub(super) alloc: RefCell<Allocator>,
     pub(super) waits: RefCell<VecDeque<Wait>>,
+    /// The slabs whose descriptors lanes are changing, and those that were left in the middle.
+    pub(super) claims: RefCell<Vec<Claimed>>,
     /// The number of lanes that look at a wait, which is not in the list meanwhile.
     pub(super) looking: Cell<u32>,
     /// The lanes that look for memory, and whose turn it is.
@@ -76,6 +79,8 @@ pub struct Client<F: Fabric> {
     /// The state of a batch, used again and again.
     pub(super) batch: Cell<Option<Box<Batch>>>,
     pub(super) pins: Pins,
+    /// Whether the memory of all nodes is mapped.
+    pub(super) is_all_mapped: bool,
     /// The clock of the marks, in a table that evicts.
     pub(super) clock: Clock,
     /// What values are worth, in a table that evicts.
@@ -160,6 +165,7 @@ impl<F: Fabric> Client<F> {
         // memory do not all meet in one table.
         tables
             .sort_by_key(|t| (*t as usize + map.data_tables() - home as usize) % map.data_tables());
+        let is_all_mapped = tables.len() == map.data_tables();
         if map.shape.coupled {
             // In a coupled table, entries that a node writes lie on that node.
             tables.truncate(1);
@@ -174,6 +180,7 @@ impl<F: Fabric> Client<F> {
             read_hint: Cell::new(0),
             alloc: RefCell::default(),
             waits: RefCell::default(),
+            claims: RefCell::default(),
             looking: Cell::new(0),
             turns: Turns::default(),
             rooms: Cell::new(0),
@@ -181,6 +188,7 @@ impl<F: Fabric> Client<F> {
             spare: SpareBuffers::default(),
             batch: Cell::default(),
             pins: Pins::default(),
+            is_all_mapped,
             clock: Clock::of(&map, home, &fabric),
             worth: Worth::default(),
             hand: Hand::of(&map, home),
@@ -238,13 +246,16 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Waits for what its operations have posted and not waited for, unless another one is under
-    /// way. A client over a network does this after each operation: nobody knows whether it is used
-    /// again, and until then no grace period would pass.
+    /// way, and puts slabs to use that dropped futures have left. A client over a network does this
+    /// after each operation: nobody knows whether it is used again, and until then no grace period
+    /// would pass.
     ///
     /// # Errors
     /// The fabric's.
-    pub async fn come_to_rest(&self) -> Result<(), FabricError> {
-        self.session.come_to_rest(&self.fabric).await
+    pub async fn come_to_rest(&self) -> Result<(), EngineError> {
+        self.session.come_to_rest(&self.fabric).await?;
+        self.put_right().await?;
+        Ok(())
     }
 
     /// Holds this client's epoch, as an operation under way does, until the result is dropped:

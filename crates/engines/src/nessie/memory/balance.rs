@@ -44,7 +44,7 @@ const LOOKS_AGAIN: usize = 4;
 impl<F: Fabric> Client<F> {
     /// Goes on with memory that was begun to be emptied. Returns whether there is room now.
     pub(super) async fn has_grown(&self) -> Result<bool, EngineError> {
-        let waits = !self.waits.borrow().is_empty();
+        let waits = !self.waits.borrow().is_empty() || self.has_left();
         Ok(waits && Box::pin(self.poll_waits()).await?)
     }
 

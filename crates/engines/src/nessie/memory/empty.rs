@@ -16,7 +16,7 @@ use loch_fabric::Fabric;
 use crate::error::EngineError;
 use crate::limits::CHUNK_BYTES;
 use crate::nessie::client::Client;
-use crate::nessie::client::waits::Then;
+use crate::nessie::client::waits::{InHand, Then};
 use crate::nessie::layout::marks::Mark;
 use crate::nessie::layout::slab::{Chunk, Class, Entry, LARGE, Slab};
 use crate::planted::{self, Bug};
@@ -67,10 +67,12 @@ impl<F: Fabric> Client<F> {
         for dti in &self.tables {
             let words = self.read_chunk_table(*dti).await?;
             let theirs = self.slab_of_others(*dti, class, &words);
-            if let Some(found) = theirs
-                && self.seize_found(found).await?
-            {
-                return self.wait_then(0, Then::Seize(class, vec![found.0])).await;
+            if let Some(found) = theirs {
+                let mut seized = self.gather(0, Then::Seize(Vec::new()));
+                self.seize_into(&mut seized, found).await?;
+                if seized.begin().await? {
+                    return Ok(());
+                }
             }
             let Some(run) = self.cheapest_run(*dti, class).await? else { continue };
             if self.empty_run(class, run).await? {
@@ -82,27 +84,28 @@ impl<F: Fabric> Client<F> {
 
     /// Begins to make a run of slabs available to a class. Returns whether it could.
     pub(super) async fn empty_run(&self, class: Class, run: Run) -> Result<bool, EngineError> {
-        let mut seized = Vec::new();
+        let mut seized = self.gather(0, Then::Empty(class, Vec::new()));
         for found in run.slabs {
-            if self.seize_found(found).await? {
-                seized.push((found.0, found.1));
-            }
+            self.seize_into(&mut seized, found).await?;
         }
-        let is_begun = !seized.is_empty();
-        if is_begun {
-            self.wait_then(0, Then::Empty(class, seized)).await?;
-        }
-        Ok(is_begun)
+        seized.begin().await
     }
 
-    async fn seize_found(&self, (slab, class, word): Found) -> Result<bool, EngineError> {
-        let (id, chunks) = (class.id, class.chunks);
-        let to = Chunk::Seized { class: id, chunks, owner: self.owner().id };
-        let seized = self.cas_chunk(slab, 0, word, to).await?;
-        if seized {
+    /// Seizes a slab, and adds it to those that wait for a grace period. Returns whether it could.
+    pub(super) async fn seize_into(
+        &self,
+        seized: &mut InHand<'_, F>,
+        (slab, class, word): Found,
+    ) -> Result<bool, EngineError> {
+        let Some(claim) = self.claim(slab) else { return Ok(false) };
+        let is_seized = self.cas_chunk(slab, 0, word, self.seized(&class)).await?;
+        if is_seized {
             self.alloc.borrow_mut().list(class).forget_slab(slab);
+            seized.add(claim, class);
+        } else {
+            claim.end();
         }
-        Ok(seized)
+        Ok(is_seized)
     }
 
     /// Another client's slab of the class.
@@ -220,9 +223,8 @@ impl<F: Fabric> Client<F> {
         (!run.is_empty()).then_some(run)
     }
 
-    /// Evicts the values of a slab that this client has seized, and closes the slab. Returns
-    /// whether no entry of it is in use (invariant 1).
-    pub(super) async fn is_emptied(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+    /// Evicts the values of a slab that this client has seized.
+    pub(super) async fn evict_values(&self, slab: Slab, class: Class) -> Result<(), EngineError> {
         let (formatted, _) = self.read_notes(slab, class).await?;
         for first in (0..formatted).step_by(EVICTED as usize) {
             let _epoch = self.session.pin(&self.fabric)?;
@@ -231,17 +233,15 @@ impl<F: Fabric> Client<F> {
             let victims = self.victims(class, entries).await?;
             self.evict_all(&victims).await?;
         }
-        let seized =
-            Chunk::Seized { class: class.id, chunks: class.chunks, owner: self.owner().id };
-        let is_closed = self.cas_chunk(slab, 0, seized.to_word(), self.closing(class)).await?;
-        Ok(is_closed && (planted::is(Bug::EmptiedAnyway) || self.is_unused(slab, class).await?))
+        Ok(())
     }
 
-    /// Leases a slab that was closed and has values still. Returns whether there is room in it.
-    pub(super) async fn keep_emptied(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
-        let to = self.leased(&class);
-        let is_leased = self.cas_chunk(slab, 0, self.closing(class).to_word(), to).await?;
-        Ok(is_leased && self.add_slab(slab, class).await?)
+    /// Closes a seized slab whose values were evicted. Returns whether no entry of it is in use
+    /// (invariant 1).
+    pub(super) async fn is_emptied(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+        let seized = self.seized(&class).to_word();
+        let is_closed = self.cas_chunk(slab, 0, seized, self.closing(class)).await?;
+        Ok(is_closed && (planted::is(Bug::EmptiedAnyway) || self.is_unused(slab, class).await?))
     }
 }
 

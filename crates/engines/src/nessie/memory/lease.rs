@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
+use super::claims::Claim;
 use crate::error::EngineError;
 use crate::limits::SEARCH_CHUNKS;
 use crate::nessie::client::Client;
@@ -84,6 +85,10 @@ impl<F: Fabric> Client<F> {
 
     pub(super) fn closing(&self, class: Class) -> Chunk {
         Chunk::Closing { class: class.id, chunks: class.chunks, owner: self.owner().id }
+    }
+
+    pub(super) fn seized(&self, class: &Class) -> Chunk {
+        Chunk::Seized { class: class.id, chunks: class.chunks, owner: self.owner().id }
     }
 
     /// Tells the other lanes that there is room now.
@@ -203,11 +208,12 @@ impl<F: Fabric> Client<F> {
         let mut words = self.read_chunks(dti, first..end).await?;
         while let Some(found) = kind.find(class, &words) {
             let slab = Slab { dti, chunk: first as u32 + found };
-            let leased = match kind {
-                Kind::Free => self.lease_free(slab, class).await?,
-                _ => self.adopt(slab, class, words[found as usize]).await?,
-            };
-            if leased {
+            if let Some(claim) = self.claim(slab)
+                && match kind {
+                    Kind::Free => self.lease_free(claim, class).await?,
+                    _ => self.lease_claimed(claim, class, words[found as usize]).await?,
+                }
+            {
                 return Ok(true);
             }
             // Another client was faster, or there was no room in the slab: look at the other slabs.
@@ -248,14 +254,17 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Puts a run of free chunks together and formats it.
-    async fn lease_free(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
+    async fn lease_free(&self, claim: Claim<'_, F>, class: Class) -> Result<bool, EngineError> {
+        let slab = claim.slab();
         let (free, forming) = (Chunk::Free.to_word(), self.forming(class));
         if !self.cas_chunk(slab, 0, free, forming).await? {
+            claim.end();
             return Ok(false);
         }
         for back in 1..class.chunks {
             if !self.cas_chunk(slab, back, free, Chunk::Tail { back }).await? {
                 self.free_run(slab, back, forming).await?;
+                claim.end();
                 return Ok(false);
             }
         }
@@ -270,6 +279,7 @@ impl<F: Fabric> Client<F> {
             return Ok(false);
         }
         self.alloc.borrow_mut().list(class).add_slab(slab, 0, floor);
+        claim.end();
         self.count_room();
         self.count_filled(&class).await?;
         Ok(true)
@@ -290,17 +300,17 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Leases an abandoned slab. Returns whether there was room in it.
-    async fn adopt(&self, slab: Slab, class: Class, word: u64) -> Result<bool, EngineError> {
-        if !self.cas_chunk(slab, 0, word, self.leased(&class)).await? {
-            return Ok(false);
-        }
-        self.add_slab(slab, class).await
-    }
-
-    /// Lists a slab that this session has just leased. Returns whether there is room in it.
-    pub(super) async fn add_slab(&self, slab: Slab, class: Class) -> Result<bool, EngineError> {
-        let has_room = self.list_slab(slab, class).await?;
+    /// Leases a slab whose descriptor is `from`, and lists it. Returns whether there is room in it.
+    pub(super) async fn lease_claimed(
+        &self,
+        claim: Claim<'_, F>,
+        class: Class,
+        from: u64,
+    ) -> Result<bool, EngineError> {
+        let slab = claim.slab();
+        let is_leased = self.cas_chunk(slab, 0, from, self.leased(&class)).await?;
+        let has_room = is_leased && self.list_slab(slab, class).await?;
+        claim.end();
         if has_room {
             self.count_room();
         }

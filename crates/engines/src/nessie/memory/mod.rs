@@ -3,6 +3,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `lease.rs` | leases slabs by CAS, lists what is free in them, and notes what is |
+//! | `claims.rs` | keeps slabs from getting lost with a future that ends in the middle of this |
 //! | `victims.rs` | chooses values that are worth little, in a table that evicts |
 //! | `evict.rs` | takes them out |
 //! | `empty.rs` | gets such a table's slabs from other sizes and clients |
@@ -12,6 +13,7 @@
 
 mod allocate;
 mod balance;
+pub(super) mod claims;
 mod empty;
 pub(super) mod evict;
 mod lease;

@@ -15,43 +15,13 @@
 
 use loch_fabric::Fabric;
 
+use super::claims::Claim;
 use super::lease::{Kind, SEARCHES_OF_ALL};
-use crate::epoch::Grace;
 use crate::error::EngineError;
 use crate::nessie::client::Client;
-use crate::nessie::client::waits::{Then, Wait};
+use crate::nessie::client::waits::{InHand, Then};
 use crate::nessie::layout::slab::{Chunk, Class, Slab};
 use crate::planted::{self, Bug};
-
-/// A lane's look at one of the waits. The wait goes back to the list unless it is over, also if the
-/// lane is dropped in the middle.
-struct Look<'a, F: Fabric> {
-    client: &'a Client<F>,
-    wait: Option<Wait>,
-}
-
-impl<'a, F: Fabric> Look<'a, F> {
-    fn at_next(client: &'a Client<F>) -> Option<Self> {
-        let wait = client.waits.borrow_mut().pop_front()?;
-        client.looking.set(client.looking.get() + 1);
-        Some(Self { client, wait: Some(wait) })
-    }
-
-    fn wait(&mut self) -> &mut Wait {
-        self.wait.as_mut().expect("it is taken out when the look ends")
-    }
-
-    fn end(mut self) {
-        self.wait = None;
-    }
-}
-
-impl<F: Fabric> Drop for Look<'_, F> {
-    fn drop(&mut self) {
-        self.client.looking.set(self.client.looking.get() - 1);
-        self.client.waits.borrow_mut().extend(self.wait.take());
-    }
-}
 
 /// How long an allocation waits for grace periods when it has no other means left.
 const GRACE_WAIT_US: u64 = 500_000;
@@ -101,7 +71,7 @@ impl<F: Fabric> Client<F> {
             if list.parked.len() < least { Vec::new() } else { std::mem::take(&mut list.parked) }
         };
         if !parked.is_empty() {
-            self.wait_then(1, Then::Rested(class, parked)).await?;
+            self.gather(1, Then::Rested(class, parked)).begin().await?;
         }
         Ok(())
     }
@@ -127,7 +97,7 @@ impl<F: Fabric> Client<F> {
     /// Seizes slabs of the class that other sessions hold with much room in them (invariant 1).
     async fn seize(&self, dti: u8, class: Class) -> Result<(), EngineError> {
         let words = self.read_chunk_table(dti).await?;
-        let mut seized = Vec::new();
+        let (mut seized, mut count) = (self.gather(0, Then::Seize(Vec::new())), 0);
         for (chunk, word) in words.into_iter().enumerate() {
             let Some(Chunk::Leased { class: id, chunks, owner }) = Chunk::from_word(word) else {
                 continue;
@@ -140,17 +110,12 @@ impl<F: Fabric> Client<F> {
             if !self.is_roomy(slab, class).await? {
                 continue;
             }
-            let to = Chunk::Seized { class: class.id, chunks, owner: self.owner().id };
-            if self.cas_chunk(slab, 0, word, to).await? {
-                seized.push(slab);
-            }
-            if seized.len() == SLABS_AT_A_TIME {
+            count += usize::from(self.seize_into(&mut seized, (slab, class, word)).await?);
+            if count == SLABS_AT_A_TIME {
                 break;
             }
         }
-        if !seized.is_empty() {
-            self.wait_then(0, Then::Seize(class, seized)).await?;
-        }
+        seized.begin().await?;
         Ok(())
     }
 
@@ -164,7 +129,8 @@ impl<F: Fabric> Client<F> {
     /// Begins to take apart slabs without entries, both own and abandoned ones (invariant 2).
     async fn take_apart(&self, dti: u8, wanted: Class) -> Result<(), EngineError> {
         let words = self.read_chunk_table(dti).await?;
-        let mut empty = Vec::new();
+        let more = if planted::is(Bug::RecutAfterOne) { 0 } else { 1 };
+        let (mut empty, mut count) = (self.gather(more, Then::TakeApart(wanted, Vec::new())), 0);
         for (chunk, word) in words.into_iter().enumerate() {
             let (id, chunks) = match Chunk::from_word(word) {
                 Some(Chunk::Leased { class, chunks, owner }) if owner == self.owner().id => {
@@ -180,62 +146,62 @@ impl<F: Fabric> Client<F> {
             if !self.is_roomy(slab, class).await? {
                 continue;
             }
-            // Allocation from the slab is stopped first, and then its entries are looked at; never
-            // in the other order.
-            let closing = self.closing(class);
-            if !self.cas_chunk(slab, 0, word, closing).await? {
-                continue;
+            if let Some(claim) = self.close_if_unused(slab, class, word).await? {
+                empty.add(claim, class);
+                count += 1;
             }
-            if self.is_unused(slab, class).await? {
-                empty.push((slab, class));
-            } else {
-                let back = Chunk::from_word(word).expect("it was parsed above");
-                let is_back = self.cas_chunk(slab, 0, closing.to_word(), back).await?;
-                if is_back && back == self.leased(&class) {
-                    self.alloc.borrow_mut().list(class).forget_slab(slab);
-                    if self.list_slab(slab, class).await? {
-                        self.alloc.borrow_mut().list(class).reopened += 1;
-                    }
-                }
-            }
-            if empty.len() == SLABS_AT_A_TIME * 64 {
+            if count == SLABS_AT_A_TIME * 64 {
                 break;
             }
         }
-        if !empty.is_empty() {
-            let more = if planted::is(Bug::RecutAfterOne) { 0 } else { 1 };
-            self.wait_then(more, Then::TakeApart(wanted, empty)).await?;
-        }
+        empty.begin().await?;
         Ok(())
+    }
+
+    /// Closes a slab whose descriptor was this word, unless an entry of it is in use.
+    async fn close_if_unused(
+        &self,
+        slab: Slab,
+        class: Class,
+        word: u64,
+    ) -> Result<Option<Claim<'_, F>>, EngineError> {
+        let Some(claim) = self.claim(slab) else { return Ok(None) };
+        // Allocation from the slab is stopped first, and then its entries are looked at; never in
+        // the other order.
+        let closing = self.closing(class);
+        if !self.cas_chunk(slab, 0, word, closing).await? {
+            claim.end();
+            return Ok(None);
+        }
+        if self.is_unused(slab, class).await? {
+            return Ok(Some(claim));
+        }
+        let back = Chunk::from_word(word).expect("it was parsed before");
+        let is_back = self.cas_chunk(slab, 0, closing.to_word(), back).await?;
+        match is_back && back == self.leased(&class) {
+            true => _ = self.relist(claim, class).await?,
+            false => claim.end(),
+        }
+        Ok(None)
     }
 
     /// Looks at all grace periods. Returns whether one of them made room.
     pub(super) async fn poll_waits(&self) -> Result<bool, EngineError> {
         // Other clients wait for us as we wait for them.
         self.session.settle(&self.fabric)?;
-        let mut room = false;
+        let mut room = self.put_right().await?;
         let count = self.waits.borrow().len();
         for _ in 0..count {
-            let Some(mut look) = Look::at_next(self) else { break };
-            let wait = look.wait();
-            if !wait.grace.has_passed(&self.fabric).await? && !wait.then.is_hasty() {
-                continue;
+            let Some(mut wait) = InHand::next(self) else { break };
+            if wait.has_passed().await? {
+                room |= self.after_grace(&mut wait.wait().then).await?;
             }
-            if wait.more > 0 {
-                wait.grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
-                wait.more -= 1;
-                continue;
-            }
-            room |= self.after_grace(&mut wait.then).await?;
-            look.end();
         }
         Ok(room)
     }
 
-    /// Does the actions that became possible, one after the other, and leaves the others in `then`.
-    /// An action that was begun is not left there: if the lane is dropped in the middle of it, a
-    /// CAS may still be under way, and a second attempt could undo what others did since. The node
-    /// cleans it up after this client has ended.
+    /// Does the actions that became possible, one after the other, and leaves those in `then` that
+    /// were not begun. A slab that another lane looks at in vain comes later.
     async fn after_grace(&self, then: &mut Then) -> Result<bool, EngineError> {
         let mut room = false;
         match then {
@@ -246,24 +212,26 @@ impl<F: Fabric> Client<F> {
                     drop(epoch);
                 }
                 self.alloc.borrow_mut().list(*class).add_rested(self.owner(), places)?;
+                places.clear();
                 self.count_room();
                 room = true;
             }
-            Then::Seize(class, slabs) => {
-                while let Some(slab) = slabs.pop() {
-                    let seized = Chunk::Seized {
-                        class: class.id,
-                        chunks: class.chunks,
-                        owner: self.owner().id,
-                    };
-                    let to = self.leased(class);
-                    let seized = self.cas_chunk(slab, 0, seized.to_word(), to).await?;
-                    room |= seized && self.add_slab(slab, *class).await?;
+            Then::Seize(slabs) => {
+                for at in (0..slabs.len()).rev() {
+                    let (slab, class) = slabs[at];
+                    let Some(claim) = self.claim(slab) else { continue };
+                    slabs.swap_remove(at);
+                    let seized = self.seized(&class).to_word();
+                    room |= self.lease_claimed(claim, class, seized).await?;
                 }
             }
             Then::TakeApart(wanted, slabs) => {
-                while let Some((slab, class)) = slabs.pop() {
+                for at in (0..slabs.len()).rev() {
+                    let (slab, class) = slabs[at];
+                    let Some(claim) = self.claim(slab) else { continue };
+                    slabs.swap_remove(at);
                     self.free_run(slab, class.chunks, self.closing(class)).await?;
+                    claim.end();
                     self.count_room();
                     room = true;
                 }
@@ -273,17 +241,22 @@ impl<F: Fabric> Client<F> {
                 {}
             }
             Then::Empty(wanted, slabs) => {
-                let mut empty = Vec::new();
-                while let Some((slab, class)) = slabs.pop() {
-                    if self.is_emptied(slab, class).await? {
-                        empty.push((slab, class));
-                    } else {
-                        room |= self.keep_emptied(slab, class).await?;
+                let mut empty = self.gather(1, Then::TakeApart(*wanted, Vec::new()));
+                for at in (0..slabs.len()).rev() {
+                    let (slab, class) = slabs[at];
+                    // Values that were evicted are gone: this may begin anew.
+                    self.evict_values(slab, class).await?;
+                    let Some(claim) = self.claim(slab) else { continue };
+                    slabs.swap_remove(at);
+                    match self.is_emptied(slab, class).await? {
+                        true => empty.add(claim, class),
+                        false => {
+                            let closed = self.closing(class).to_word();
+                            room |= self.lease_claimed(claim, class, closed).await?;
+                        }
                     }
                 }
-                if !empty.is_empty() {
-                    self.wait_then(1, Then::TakeApart(*wanted, empty)).await?;
-                }
+                empty.begin().await?;
             }
         }
         Ok(room)
@@ -300,21 +273,17 @@ impl<F: Fabric> Client<F> {
             self.tell_clock().await?;
         }
         self.session.quiesce(&self.fabric).await?;
-        let waits = std::mem::take(&mut *self.waits.borrow_mut());
-        for wait in waits {
-            match wait.then {
-                Then::Rested(class, places) => {
-                    self.alloc.borrow_mut().list(class).parked.extend(places);
-                }
-                // Invariant 1: these slabs may not be leased yet. The node's scrubber waits in our
-                // place.
-                Then::Seize(..) | Then::Empty(..) => (),
-                Then::TakeApart(_, slabs) => {
-                    for (slab, class) in slabs {
-                        self.abandon(slab, class, self.closing(class), class.entries).await?;
-                    }
-                }
+        self.put_right().await?;
+        for wait in self.waits.borrow_mut().iter_mut() {
+            if let Then::Rested(class, places) = &mut wait.then {
+                self.alloc.borrow_mut().list(*class).parked.append(places);
             }
+        }
+        // Invariant 1: seized slabs may not be leased yet. The node's scrubber waits in our place.
+        while let Some((slab, class)) = self.next_closed() {
+            let Some(claim) = self.claim(slab) else { continue };
+            self.abandon(slab, class, self.closing(class), class.entries).await?;
+            claim.end();
         }
         let leased: Vec<(Class, Slab, u32)> = {
             let mut alloc = self.alloc.borrow_mut();
@@ -325,6 +294,14 @@ impl<F: Fabric> Client<F> {
             self.abandon(slab, class, self.leased(&class), free).await?;
         }
         Ok(())
+    }
+
+    /// Takes a slab that is closed off the waits.
+    fn next_closed(&self) -> Option<(Slab, Class)> {
+        self.waits.borrow_mut().iter_mut().find_map(|wait| match &mut wait.then {
+            Then::TakeApart(_, slabs) => slabs.pop(),
+            _ => None,
+        })
     }
 
     async fn abandon(
@@ -356,13 +333,18 @@ mod tests {
         let waits = || (client.is_waiting(), client.waits.borrow().len());
         assert_eq!(waits(), (false, 0));
         let class = client.map.classes.of(100);
-        block_on(client.wait_then(0, Then::Rested(class, Vec::new()))).unwrap();
+        let slabs = vec![(Slab { dti: 0, chunk: 0 }, class)];
+        assert!(block_on(client.gather(0, Then::Seize(slabs)).begin()).unwrap());
         assert_eq!(waits(), (true, 1));
-        let look = Look::at_next(&client).unwrap();
+        let mut wait = InHand::next(&client).unwrap();
         assert_eq!(waits(), (true, 0));
-        drop(look);
+        drop(wait);
         assert_eq!(waits(), (true, 1));
-        Look::at_next(&client).unwrap().end();
+        wait = InHand::next(&client).unwrap();
+        wait.wait().then = Then::Seize(Vec::new());
+        drop(wait);
+        assert_eq!(waits(), (false, 0));
+        assert!(!block_on(client.gather(0, Then::Seize(Vec::new())).begin()).unwrap());
         assert_eq!(waits(), (false, 0));
     }
 

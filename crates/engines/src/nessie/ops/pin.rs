@@ -37,7 +37,8 @@ impl<F: Fabric> Client<F> {
     /// Whether values can be pinned: only where all clients reach all memory by their processors,
     /// and where this client has a session to announce its pins in.
     pub fn pins(&self) -> bool {
-        self.fabric.caps().atomics == Atomics::Coherent && !self.session.is_observer()
+        let is_coherent = self.fabric.caps().atomics == Atomics::Coherent;
+        self.is_all_mapped && is_coherent && !self.session.is_observer()
     }
 
     /// The value of `key` in place, if it has one.
