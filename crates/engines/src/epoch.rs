@@ -25,7 +25,9 @@
 //!    as an operation under way until it is certainly over ([`Fabric::is_settled`]): a note that is
 //!    still on its way must not land in memory that was cut anew, and a CAS must not find its entry
 //!    reused. A session that stops in that state goes on announcing until it is used again, so
-//!    clients over a network wait a moment for such verbs ([`Session::come_to_rest`]).
+//!    clients over a network wait a moment for such verbs ([`Session::come_to_rest`]). If that was in
+//!    vain, or the operation's future is dropped, the end of the announcement is left to the fabric
+//!    ([`Session::leave`]), and taken back before the session announces anything else.
 //! 4. A word in a session's cache carries the epoch that the session announced when the word was
 //!    last seen in its slot. That epoch is not newer than the epoch of the operation that saw the
 //!    word, although another lane may have begun in a newer epoch meanwhile. The word is not used
@@ -60,6 +62,8 @@ pub struct Session {
     unsettled: Cell<u64>,
     /// Whether operations have posted verbs, and nobody has waited for these yet.
     has_posted: Cell<bool>,
+    /// Whether the end of the announcement was left to the fabric.
+    is_left: Cell<bool>,
     /// How long a session that comes to rest waits for them: half as long after each time in vain.
     patience_us: Cell<u64>,
 }
@@ -111,6 +115,7 @@ impl Session {
             draining: none(),
             unsettled: Cell::new(0),
             has_posted: Cell::new(false),
+            is_left: Cell::new(false),
             patience_us: Cell::new(QUIESCE_US_MAX),
         }
     }
@@ -231,7 +236,14 @@ impl Session {
         // Nothing of an older epoch is under way then: until the verbs have settled no other epoch
         // begins.
         let mark = self.unsettled.get();
-        if mark == 0 || !is_settled(fabric, mark) {
+        if mark == 0 {
+            return Ok(());
+        }
+        if self.is_left.take() {
+            // From now on this thread decides again what is announced.
+            fabric.take_back();
+        }
+        if !is_settled(fabric, mark) {
             return Ok(());
         }
         self.unsettled.set(0);
@@ -241,7 +253,13 @@ impl Session {
 
     #[inline]
     fn announce<F: Fabric>(&self, fabric: &F, word: u64) -> Result<(), FabricError> {
-        fabric.announce(session_addr(self.home, self.slot).add(8), word)
+        fabric.announce(self.slot_word(), word)
+    }
+
+    /// Where the session announces its epoch.
+    #[inline]
+    fn slot_word(&self) -> RemoteAddr {
+        session_addr(self.home, self.slot).add(8)
     }
 
     /// Whether a verb that the operations posted is still under way after they have ended: then
@@ -282,6 +300,15 @@ impl Session {
         let in_vain = self.unsettled.get() != 0 && !self.is_working();
         self.patience_us.set(if in_vain { patience_us / 2 } else { QUIESCE_US_MAX });
         Ok(())
+    }
+
+    /// Called when nobody may use this session for long. If verbs keep its announcement up, the
+    /// fabric ends the announcement when they have settled, whatever this thread does.
+    pub(crate) fn leave<F: Fabric>(&self, fabric: &F) {
+        if self.unsettled.get() != 0 && !self.is_working() {
+            self.is_left.set(true);
+            fabric.store_when_settled(self.slot_word(), self.epoch() << 1);
+        }
     }
 
     /// Waits until no verb of this session is under way any more.
@@ -328,7 +355,7 @@ impl Session {
             }
         }
         // Idle: a session needs no handshake to withdraw its announcement.
-        let at = session_addr(self.home, self.slot).add(8);
+        let at = self.slot_word();
         let word = self.current.get().0 << 1;
         if planted::is(Bug::IdleBeforeStores) {
             return fabric.store(at, &[&word.to_le_bytes()]);
@@ -434,6 +461,8 @@ mod tests {
         /// The number of looks at the epoch after which it changes.
         restless: Cell<usize>,
         looks: Cell<usize>,
+        /// The word that is to be stored when verbs have settled.
+        left: Cell<Option<(RemoteAddr, u64)>>,
     }
 
     impl Node {
@@ -447,7 +476,8 @@ mod tests {
             let (now_us, settles_at_us) = (Cell::new(1_000_000), Cell::new(u64::MAX));
             let (restless, looks) = (Cell::new(0), Cell::new(0));
             let (posted, settled) = (zero(), zero());
-            Self { shm, region, now_us, posted, settled, settles_at_us, restless, looks }
+            let left = Cell::new(None);
+            Self { shm, region, now_us, posted, settled, settles_at_us, restless, looks, left }
         }
 
         fn set_slot(&self, slot: u32, incarnation: u64, announced: u64) {
@@ -502,6 +532,14 @@ mod tests {
 
         fn is_settled(&self, mark: u64) -> bool {
             self.settled.get() >= mark
+        }
+
+        fn store_when_settled(&self, at: RemoteAddr, word: u64) {
+            self.left.set(Some((at, word)));
+        }
+
+        fn take_back(&self) {
+            self.left.set(None);
         }
 
         fn now_us(&self) -> u64 {
@@ -756,6 +794,49 @@ mod tests {
         assert!(poll(), "another lane has begun an operation meanwhile, which posts nothing");
         drop(pin);
         assert!(node.announced().1 && !rest().1);
+    }
+
+    /// A future is dropped while its verb is under way, and the session is not used again.
+    #[test]
+    fn a_session_that_is_left_announces_nothing_when_its_verbs_have_settled() {
+        let node = Node::new();
+        node.set_slot(SLOT, 7, 0);
+        node.next_epoch();
+        let session = Session::new(HOME, SLOT, 7);
+        session.leave(&node);
+        let operate = || {
+            let pin = session.pin(&node).unwrap();
+            node.posted.set(node.posted.get() + 1);
+            pin
+        };
+        let pin = operate();
+        session.leave(&node);
+        assert_eq!(node.left.get(), None, "an operation is under way");
+        drop(pin);
+        session.leave(&node);
+        let (at, idle) = node.left.get().expect("the verb is under way");
+        // The fabric stores the word, or the next operation begins before.
+        for is_stored in [true, false] {
+            if is_stored {
+                node.settled.set(node.posted.get());
+                node.shm.store_after(at, idle).unwrap();
+                assert_eq!(node.announced(), (1, false));
+            }
+            let pin = operate();
+            assert_eq!((node.announced().1, node.left.get()), (true, None), "{is_stored}");
+            drop(pin);
+            session.leave(&node);
+            assert_eq!(node.left.get(), Some((at, idle)));
+        }
+        // It is dropped while it comes to rest, and the next to come to rest goes on waiting.
+        let polled = |rests: std::pin::Pin<&mut dyn Future<Output = Result<(), FabricError>>>| {
+            rests.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        assert!(!polled(pin!(session.come_to_rest(&node))));
+        assert_eq!(node.left.get(), None, "it looks by itself");
+        node.settles_at_us.set(node.now_us.get() + 10);
+        block_on(session.come_to_rest(&node)).unwrap();
+        assert!(!node.announced().1);
     }
 
     #[test]

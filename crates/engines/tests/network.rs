@@ -2,8 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
@@ -149,6 +151,49 @@ fn a_client_that_comes_to_rest_is_waited_for_by_nobody() {
         place.commit().await.unwrap();
     });
     assert_eq!(session(&world), 0, "a reservation");
+}
+
+/// A caller with a timeout drops the future of an operation, and does not use the client again: its
+/// session announced the operation for ever, and no grace period passed any more.
+#[test]
+fn a_client_that_dropped_an_operation_is_waited_for_by_nobody() {
+    for is_put in [true, false] {
+        let mut left = 0;
+        for polls in 1.. {
+            let (world, [here, there]) = two_nodes();
+            let (here, there) = (Rc::new(here), Rc::new(there));
+            run(&world, &there, |client| async move {
+                client.put(b"key", b"theirs", PutOptions::default()).await.unwrap();
+            });
+            let has_ended = Rc::new(Cell::new(false));
+            let (ended, session) = (has_ended.clone(), session_addr(HERE, 0).add(8));
+            run(&world, &here, |client| async move {
+                let operation = async {
+                    let _leaving = client.leaving();
+                    match is_put {
+                        true => _ = client.put(b"key", b"ours", PutOptions::default()).await,
+                        false => _ = client.delete(b"key").await,
+                    }
+                    client.come_to_rest().await.unwrap();
+                };
+                let (mut operation, mut polled) = (Box::pin(operation), 0);
+                poll_fn(|cx| {
+                    polled += 1;
+                    ended.set(operation.as_mut().poll(cx).is_ready());
+                    if ended.get() || polled == polls { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            });
+            left += world.load(session) & 1;
+            // The client does nothing any more.
+            while world.step() {}
+            assert_eq!(world.load(session) & 1, 0, "{is_put}, {polls} polls");
+            if has_ended.get() {
+                break;
+            }
+        }
+        assert!(left > 0, "it was dropped while something was under way");
+    }
 }
 
 /// The client knows how long entries are by the one that it has read before.

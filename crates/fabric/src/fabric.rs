@@ -382,6 +382,18 @@ pub trait Fabric {
     /// was dropped, or a verb of unknown outcome on a connection that has not been made again.
     fn is_settled(&self, mark: u64) -> bool;
 
+    /// Leaves a word of a mapped region to be stored, as by [`Fabric::store_after`], when all verbs
+    /// have settled that were posted so far: also if this thread does nothing any more, and if it
+    /// does not [take the word back](Fabric::take_back) before. There is one such word at a time.
+    ///
+    /// A backend whose verbs are over when they were posted, or whose verbs only its thread can
+    /// move on, does nothing.
+    fn store_when_settled(&self, _at: RemoteAddr, _word: u64) {}
+
+    /// Takes back the word that was left to be stored. When this returns, the word was stored, or
+    /// never will be.
+    fn take_back(&self) {}
+
     /// Monotonic time in microseconds.
     fn now_us(&self) -> u64;
 

@@ -147,6 +147,10 @@ macro_rules! pass_on {
     };
     (@ posted $to:ident) => { $crate::pass_on!(# $to posted() -> u64); };
     (@ is_settled $to:ident) => { $crate::pass_on!(# $to is_settled(mark: u64) -> bool); };
+    (@ store_when_settled $to:ident) => {
+        $crate::pass_on!(# $to store_when_settled(at: $crate::RemoteAddr, word: u64) -> ());
+    };
+    (@ take_back $to:ident) => { $crate::pass_on!(# $to take_back() -> ()); };
     (@ now_us $to:ident) => { $crate::pass_on!(# $to now_us() -> u64); };
     (@ wall_ms $to:ident) => { $crate::pass_on!(# $to wall_ms() -> u64); };
     (@ random $to:ident) => { $crate::pass_on!(# $to random() -> u64); };

@@ -69,7 +69,7 @@ pub use check::expire::ExpiryWalk;
 pub use check::report::{CheckReport, Expired, ForgottenOf, Scrubbed, Usage};
 pub use check::scrub::release_dead;
 pub(crate) use client::Attempts;
-pub use client::{Client, Counts};
+pub use client::{Client, Counts, Leaving};
 pub use layout::{dte, geometry, hash, ite, slab};
 pub use ops::pin::Pinned;
 pub use ops::reserve::Reservation;

@@ -6,6 +6,7 @@
 //! over (`ops.rs`), and is queued at its carrier.
 
 pub(crate) mod keys;
+mod later;
 pub(crate) mod ops;
 
 use std::cell::Cell;
@@ -13,6 +14,7 @@ use std::future::{Future, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use self::later::Later;
 use self::ops::{OpId, Ops};
 use crate::counters::Verb;
 use crate::fabric::words_of_each;
@@ -93,6 +95,14 @@ pub(crate) struct Away<C> {
     pub carrier: Arc<Mutex<C>>,
     /// Whether verbs reach the home region over the network, too.
     pub is_far: Cell<bool>,
+    later: Later,
+}
+
+impl<C> Drop for Away<C> {
+    fn drop(&mut self) {
+        // The place may be another's soon.
+        self.later.take_back();
+    }
 }
 
 /// An operation that a future waits for. If this is dropped before the operation is over, the
@@ -107,7 +117,7 @@ type Refusal = (Buf, FabricError);
 
 impl<C: Carrier> Away<C> {
     pub fn new(local: ShmEndpoint, home: RegionId, carrier: Arc<Mutex<C>>) -> Self {
-        Self { home, local, carrier, is_far: Cell::new(false) }
+        Self { home, local, carrier, is_far: Cell::new(false), later: Later::default() }
     }
 
     /// The carrier. Only this endpoint's thread, and nobody for long, holds it.
@@ -373,7 +383,7 @@ enum Either<H, A> {
     Away(A),
 }
 
-impl<C: Carrier> Fabric for Away<C> {
+impl<C: Carrier + 'static> Fabric for Away<C> {
     crate::pass_on!(
         store store_before store_after announce load load_bytes reload will_store raw now_us
         wall_ms random => local
@@ -577,6 +587,16 @@ impl<C: Carrier> Fabric for Away<C> {
 
     fn is_settled(&self, mark: u64) -> bool {
         self.carrier().is_settled(mark)
+    }
+
+    fn store_when_settled(&self, at: RemoteAddr, word: u64) {
+        let region = self.local.region(at.region()).expect("the region is mapped");
+        let mark = self.carrier().posted();
+        self.later.leave(&self.carrier, mark, (region.clone(), at.offset()), word);
+    }
+
+    fn take_back(&self) {
+        self.later.take_back();
     }
 
     async fn pause(&self, us: u64) {

@@ -504,6 +504,18 @@ impl Fabric for SimEndpoint {
         self.world.process(self.process).unsettled.first().is_none_or(|oldest| *oldest >= mark)
     }
 
+    fn store_when_settled(&self, at: RemoteAddr, word: u64) {
+        let mark = self.posted();
+        match self.is_settled(mark) {
+            true => self.world.memory(at.region()).store(at.offset(), word),
+            false => self.world.process(self.process).left = Some((mark, at, word)),
+        }
+    }
+
+    fn take_back(&self) {
+        self.world.process(self.process).left = None;
+    }
+
     fn now_us(&self) -> u64 {
         (self.world.now_ns.get() + self.world.process(self.process).spent_ns) / 1000
     }

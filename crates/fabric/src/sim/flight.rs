@@ -274,7 +274,7 @@ impl Inner {
         }
         drop(verbs);
         self.free_place(place, work);
-        self.process(process).unsettled.remove(&number);
+        self.settle(process, number);
         self.wake(process, self.now_ns.get());
     }
 
@@ -310,7 +310,7 @@ impl Inner {
         let verb = self.verbs.borrow_mut().remove(id);
         if let Some(verb) = verb {
             self.free_place(verb.place(), verb.work);
-            self.process(verb.process).unsettled.remove(&verb.number);
+            self.settle(verb.process, verb.number);
         }
     }
 }

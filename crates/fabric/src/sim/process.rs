@@ -41,6 +41,8 @@ pub(super) struct Process {
     /// Verbs posted, and the numbers of those that change memory and may still be executed.
     pub posted: u64,
     pub unsettled: BTreeSet<u64>,
+    /// A word that is to be stored when the verbs before a mark have settled.
+    pub left: Option<(u64, RemoteAddr, u64)>,
     pub connections: BTreeMap<RegionId, Connection>,
     /// Cut off from all nodes for good, because another process may have its place.
     pub fenced: bool,
@@ -69,6 +71,7 @@ impl Process {
             stores: Stores::default(),
             posted: 0,
             unsettled: BTreeSet::new(),
+            left: None,
             connections: BTreeMap::new(),
             fenced: false,
             shares: false,

@@ -253,6 +253,7 @@ impl Inner {
     fn die(&self, id: ProcessId) {
         let mut process = self.process(id);
         process.alive = false;
+        process.left = None;
         // Its own time has advanced by the turn that it has at this moment.
         let now = self.now_ns.get() + process.spent_ns;
         process.stores.lose_after(now);
@@ -308,7 +309,7 @@ impl Inner {
             }
             one.unknown = false;
             drop(verbs);
-            self.process(process).unsettled.remove(&number);
+            self.settle(process, number);
             if !matches!(stage, Stage::Done(_)) {
                 self.fail(verb);
             }
@@ -316,6 +317,18 @@ impl Inner {
             if verbs.get(verb).is_some_and(|verb| verb.detached) {
                 verbs.remove(verb);
             }
+        }
+    }
+
+    /// Notes that a verb was executed, or never will be. Stores the word that was left until then.
+    pub fn settle(&self, id: ProcessId, number: u64) {
+        let mut process = self.process(id);
+        process.unsettled.remove(&number);
+        let oldest = process.unsettled.first().copied();
+        let left = process.left.take_if(|left| oldest.is_none_or(|oldest| oldest >= left.0));
+        drop(process);
+        if let Some((_, at, word)) = left {
+            self.memory(at.region()).store(at.offset(), word);
         }
     }
 
@@ -330,7 +343,7 @@ impl Inner {
             verbs.remove(id);
         }
         drop(verbs);
-        self.process(process).unsettled.remove(&number);
+        self.settle(process, number);
         self.process(process).disconnect(node);
         self.wake(process, self.now_ns.get());
     }

@@ -141,8 +141,8 @@ impl Fabric for TcpEndpoint {
     crate::pass_on!(
         caps counters read_words read_bucket read read_many read_word_and_bytes compare_swap
         compare_swap_many fetch_add write_unsignaled write is_mapped store store_before store_after
-        announce load load_bytes reload will_store raw posted is_settled now_us wall_ms random
-        pause => away
+        announce load load_bytes reload will_store raw posted is_settled store_when_settled
+        take_back now_us wall_ms random pause => away
     );
 
     /// What comes may be a worker's reply, so the thread waits for its connections, too.

@@ -114,13 +114,15 @@ impl<N: Network> TableClient<N> {
         meaning: fn(EngineError) -> EngineError,
     ) -> Result<T, EngineError> {
         let endpoint = self.client.direct();
+        let nessie = self.client.nessie().filter(|_| N::BREAKS);
+        let _leaving = nessie.map(AnyClient::leaving);
         let mut attempts = N::begin(endpoint);
         loop {
             let done = operation().await.map_err(meaning);
             if N::goes_on(endpoint, &mut attempts, done.as_ref().err()).await {
                 continue;
             }
-            if let Some(client) = self.client.nessie().filter(|_| N::BREAKS) {
+            if let Some(client) = nessie {
                 // The operation is done, whatever becomes of the verbs that it did not wait for.
                 _ = client.come_to_rest().await;
             }

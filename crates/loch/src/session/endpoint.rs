@@ -81,8 +81,8 @@ impl<E: WhileWaiting, M> Fabric for Yielding<E, M> {
         caps counters read_words read_bucket read chase read_many read_word_and_bytes
         compare_swap compare_swap_many fetch_add is_mapped is_far store_before
         store_after announce load load_bytes reload
-        will_read will_store raw posted is_settled now_us wall_ms random ring
-        is_core_wanted => endpoint
+        will_read will_store raw posted is_settled store_when_settled take_back now_us wall_ms
+        random ring is_core_wanted => endpoint
     );
 
     #[inline]

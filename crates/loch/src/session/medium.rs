@@ -117,8 +117,8 @@ impl<M: Medium, L> Fabric for Linked<M, L> {
         caps counters read_words read_bucket read chase read_many read_word_and_bytes
         compare_swap compare_swap_many fetch_add write_unsignaled
         write is_mapped is_far store_before store_after announce
-        load load_bytes reload will_read will_store raw posted is_settled now_us wall_ms random
-        pause poll_wait yield_now store ring
+        load load_bytes reload will_read will_store raw posted is_settled store_when_settled
+        take_back now_us wall_ms random pause poll_wait yield_now store ring
         => endpoint
     );
 }

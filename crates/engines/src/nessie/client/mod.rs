@@ -96,6 +96,17 @@ pub struct Client<F: Fabric> {
     stamps: Cell<Stamps>,
 }
 
+/// An operation of a client that may not be used again for long. When this is dropped, after the
+/// operation's future, grace periods do not wait for the client longer than for its verbs.
+#[must_use = "the operation ends when this is dropped"]
+pub struct Leaving<'a, F: Fabric>(&'a Client<F>);
+
+impl<F: Fabric> Drop for Leaving<'_, F> {
+    fn drop(&mut self) {
+        self.0.session.leave(&self.0.fabric);
+    }
+}
+
 /// A client's counts besides verbs.
 #[derive(Debug, Default)]
 pub struct Counts {
@@ -256,6 +267,12 @@ impl<F: Fabric> Client<F> {
         self.session.come_to_rest(&self.fabric).await?;
         self.put_right().await?;
         Ok(())
+    }
+
+    /// Notes that an operation of a client over a network begins, whose future may be dropped: when
+    /// the result is dropped, nobody may use the client for long.
+    pub fn leaving(&self) -> Leaving<'_, F> {
+        Leaving(self)
     }
 
     /// Holds this client's epoch, as an operation under way does, until the result is dropped:

@@ -98,11 +98,16 @@ impl<F: Fabric> Reservation<'_, F> {
     /// # Errors
     /// As [`Client::put`].
     pub async fn commit(mut self) -> Result<u64, EngineError> {
-        let (own, epoch) = self.held.take().expect("committed once");
-        self.client.write(&self.draft(), own).await?;
-        self.client.install(&self.draft(), own, epoch, Rule::Always).await?;
-        // It is done, whatever becomes of the verbs that it did not wait for.
-        _ = self.client.come_to_rest().await;
+        let client = self.client;
+        let _leaving = client.leaving();
+        let (own, _) = self.held.as_ref().expect("committed once");
+        // Until it is installed, the entry goes back if this future ends.
+        client.write(&self.draft(), *own).await?;
+        let (own, epoch) = self.held.take().expect("it was there a moment ago");
+        let installed = client.install(&self.draft(), own, epoch, Rule::Always).await;
+        // It is done or has failed, whatever becomes of the verbs that it did not wait for.
+        _ = client.come_to_rest().await;
+        installed?;
         Ok(self.draft.version)
     }
 }

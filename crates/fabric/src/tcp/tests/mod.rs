@@ -6,13 +6,14 @@ mod sealed;
 mod turns;
 mod workers;
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -421,6 +422,31 @@ fn a_connection_that_breaks_is_noticed_and_made_again() {
     drop(node);
     let lost = block_on(endpoint.fetch_add(at(0), 1));
     assert!(lost.is_err(), "the node has ended");
+}
+
+/// A thread drops a future and turns to other things, so it takes no answer any more.
+#[test]
+fn a_word_that_is_left_is_stored_although_its_thread_does_nothing() {
+    let node = Node::new();
+    let (_accepted, endpoint) = node.endpoint();
+    let word = RemoteAddr::new(HOME, 128);
+    let begun = Instant::now();
+    for value in [7, 8] {
+        _ = pin!(endpoint.fetch_add(at(0), 1)).poll(&mut Context::from_waker(Waker::noop()));
+        let mark = endpoint.posted();
+        endpoint.store_when_settled(word, value);
+        while endpoint.load(word).unwrap() != value {
+            assert!(begun.elapsed() < PATIENCE);
+            std::thread::yield_now();
+        }
+        assert!(endpoint.is_settled(mark));
+    }
+    _ = pin!(endpoint.fetch_add(at(0), 1)).poll(&mut Context::from_waker(Waker::noop()));
+    endpoint.store_when_settled(word, 9);
+    endpoint.take_back();
+    endpoint.store(word, &[&10u64.to_le_bytes()]).unwrap();
+    assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), Ok(3));
+    assert_eq!(endpoint.load(word), Ok(10), "it was taken back");
 }
 
 /// A host that is gone, or a wire that is cut, ends no connection.
