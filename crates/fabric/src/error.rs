@@ -62,16 +62,29 @@ pub enum FabricError {
         /// The number of its places.
         max: u64,
     },
-    /// The peer could not be reached. The verb never left this node.
+    /// The peer could not be reached. The verb had no effect: it never left this node, or it was a
+    /// READ.
     #[error("node of region {} is unreachable", .region.0)]
     Unreachable {
         /// The region whose node is gone.
         region: RegionId,
     },
     /// The connection broke while the verb was under way; the peer may or may not have executed it.
+    /// The verb changes memory.
     #[error("outcome of a verb at {at} is unknown: the connection broke, or nobody answered")]
     OutcomeUnknown {
         /// The address of the verb.
         at: RemoteAddr,
     },
+}
+
+impl FabricError {
+    /// The error of a verb at `at` whose connection broke while the verb was under way. A READ has
+    /// no effect that could be unknown, whether or not the peer has executed it.
+    pub(crate) fn lost(at: RemoteAddr, mutates: bool) -> Self {
+        match mutates {
+            true => Self::OutcomeUnknown { at },
+            false => Self::Unreachable { region: at.region() },
+        }
+    }
 }

@@ -412,7 +412,8 @@ fn a_node_that_died_is_noticed_and_its_successor_reached() {
         let began = Instant::now();
         let (first, second) = (f.fetch_add(at(THERE, 0), 1), f.read(at(THERE, 0), 99, Buf::new()));
         let unknown = FabricError::OutcomeUnknown { at: at(THERE, 0) };
-        assert_eq!((first.await, second.await.1), (Err(unknown), Err(unknown)));
+        let unreachable = FabricError::Unreachable { region: THERE };
+        assert_eq!((first.await, second.await.1), (Err(unknown), Err(unreachable)), "it READs");
         assert!(began.elapsed() < NOTICED, "after {:?}", began.elapsed());
         assert_eq!(f.broken(), [THERE]);
         assert!(!f.is_settled(f.posted()));

@@ -21,7 +21,7 @@ use super::queue::Queues;
 use super::verb::{ProcessId, Stage, Verb, VerbId, Verbs};
 use super::watch::{Change, How, Watch};
 use super::{Faults, Profile};
-use crate::{FabricError, RegionId, RemoteAddr};
+use crate::{RegionId, RemoteAddr};
 
 pub(super) struct Inner {
     pub profile: Profile,
@@ -337,7 +337,7 @@ impl Inner {
         let mut verbs = self.verbs.borrow_mut();
         let Some(verb) = verbs.get(id) else { return };
         let (process, number, node) = (verb.process, verb.number, verb.at.region());
-        verb.stage = Stage::Done(Err(FabricError::OutcomeUnknown { at: verb.at }));
+        verb.stage = Stage::Done(Err(verb.lost()));
         verb.unknown = false;
         if verb.detached {
             verbs.remove(id);

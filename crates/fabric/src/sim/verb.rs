@@ -125,9 +125,14 @@ impl Verb {
     pub fn outcome(&self) -> Option<Result<()>> {
         match self.stage {
             Stage::Done(outcome) => Some(outcome),
-            _ if self.unknown => Some(Err(FabricError::OutcomeUnknown { at: self.at })),
+            _ if self.unknown => Some(Err(self.lost())),
             _ => None,
         }
+    }
+
+    /// The error of its process if its connection breaks.
+    pub fn lost(&self) -> FabricError {
+        FabricError::lost(self.at, !matches!(self.work, Work::Read))
     }
 
     /// The words of memory that it touches.

@@ -529,20 +529,15 @@ impl Link {
     pub fn break_off(mut self, ops: &mut Ops) -> Option<u64> {
         let mut first = None;
         if let Some(Body { to: Goal::Flight(flight), .. }) = self.body.take() {
-            self.end(&flight, Err(FabricError::OutcomeUnknown { at: flight.at }), ops);
+            self.end(&flight, Err(FabricError::lost(flight.at, flight.mutates())), ops);
         }
         let may_have_left = self.may_have_left();
         for (begin, flight) in std::mem::take(&mut self.flights) {
-            let is_sent = begin < may_have_left;
-            let at = flight.at;
-            let error = match is_sent {
-                true => FabricError::OutcomeUnknown { at },
-                false => FabricError::Unreachable { region: at.region() },
-            };
-            if is_sent && flight.mutates() && first.is_none() {
+            let is_unknown = begin < may_have_left && flight.mutates();
+            if is_unknown && first.is_none() {
                 first = Some(flight.number);
             }
-            self.end(&flight, Err(error), ops);
+            self.end(&flight, Err(FabricError::lost(flight.at, is_unknown)), ops);
         }
         first
     }

@@ -71,7 +71,7 @@ impl Engine {
             Status::Done => Ok(()),
             Status::Denied => Err(FabricError::AccessDenied { at: flight.at }),
             Status::Flushed | Status::Broken(_) => {
-                Err(FabricError::OutcomeUnknown { at: flight.at })
+                Err(FabricError::lost(flight.at, flight.mutates))
             }
         };
         if flight.mutates && !fenced {
@@ -175,7 +175,7 @@ impl Engine {
                 let (transport, region, fenced) = (link.transport, link.region, link.fenced);
                 let Some(flight) = link.flights.pop_unposted() else { break };
                 if let Some(op) = flight.op {
-                    self.ops.end(op, Err(FabricError::OutcomeUnknown { at: flight.at }));
+                    self.ops.end(op, Err(FabricError::lost(flight.at, flight.mutates)));
                 }
                 if flight.mutates && !fenced {
                     let status = Status::Flushed;

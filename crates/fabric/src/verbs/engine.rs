@@ -234,7 +234,7 @@ impl Engine {
             }
             if let Some(op) = flight.op {
                 // Other pieces of the same verb may have been executed.
-                self.ops.end(op, Err(FabricError::OutcomeUnknown { at: flight.at }));
+                self.ops.end(op, Err(FabricError::lost(flight.at, flight.mutates)));
             }
         }
     }
@@ -310,15 +310,12 @@ impl Engine {
         let way = way.expect("links belong to ways");
         way.link = None;
         for work in link.queue.drain(..) {
-            let mut error = FabricError::Unreachable { region };
-            if work.done > 0 {
-                error = FabricError::OutcomeUnknown { at: work.at };
-                if work.task.mutates() {
-                    way.unknown = Some(way.unknown.map_or(work.number, |n| n.min(work.number)));
-                }
+            let is_unknown = work.done > 0 && work.task.mutates();
+            if is_unknown {
+                way.unknown = Some(way.unknown.map_or(work.number, |n| n.min(work.number)));
             }
             if let Some(op) = work.op {
-                self.ops.end(op, Err(error));
+                self.ops.end(op, Err(FabricError::lost(work.at, is_unknown)));
             }
         }
         if let Err(error) = link.qp.stop() {

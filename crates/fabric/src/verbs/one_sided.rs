@@ -29,7 +29,7 @@ enum Either<H, A> {
 impl Fabric for VerbsEndpoint {
     crate::pass_on!(
         store store_before store_after announce load load_bytes reload will_store raw now_us
-        wall_ms random => local
+        wall_ms random ring => local
     );
 
     fn caps(&self) -> Caps {
