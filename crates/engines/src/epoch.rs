@@ -42,7 +42,10 @@ use zerocopy::FromBytes;
 use crate::error::EngineError;
 use crate::limits::LOOKS_MAX;
 use crate::planted::{self, Bug};
-use crate::region::{EPOCH_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, SessionSlot, session_addr};
+use crate::region::{
+    EPOCH_OFFSET, SCRUBBER_SLOT, SESSION_BYTES, SESSIONS_OFFSET, SessionSlot, session_addr,
+    session_bell_addr, session_left_addr,
+};
 use crate::secret::Secret;
 
 /// A session's half of the protocol. It counts the operations of one thread.
@@ -88,6 +91,8 @@ pub struct Pin<'a, F: Fabric> {
     session: &'a Session,
     fabric: &'a F,
     epoch: u64,
+    /// See [`Pin::owe`].
+    owes: bool,
 }
 
 impl Session {
@@ -187,7 +192,7 @@ impl Session {
     #[inline]
     pub fn pin<'a, F: Fabric>(&'a self, fabric: &'a F) -> Result<Pin<'a, F>, EngineError> {
         if self.is_observer() {
-            return Ok(Pin { session: self, fabric, epoch: 0 });
+            return Ok(Pin { session: self, fabric, epoch: 0, owes: false });
         }
         let word = RemoteAddr::new(self.home, EPOCH_OFFSET);
         self.settle(fabric)?;
@@ -219,7 +224,7 @@ impl Session {
                 self.current.set((epoch, under_way + 1));
             }
         }
-        Ok(Pin { session: self, fabric, epoch })
+        Ok(Pin { session: self, fabric, epoch, owes: false })
     }
 
     /// Whether an operation or a verb of an older epoch than the current one keeps the announcement
@@ -282,6 +287,23 @@ impl Session {
         self.has_posted.set(true);
     }
 
+    /// Tells the node that this session has left something to the scrubber: an entry that no word
+    /// of the index shows and no note says to be free. The node scrubs when it has time, and in any
+    /// case after the session has ended.
+    #[cold]
+    pub fn leaves<F: Fabric>(&self, fabric: &F) {
+        if self.is_observer() {
+            return;
+        }
+        // The node takes the word back before it looks for what was left. If the word is still set
+        // after this fence, then the node looks later, and finds it.
+        fabric.fence();
+        let word = session_left_addr(self.home, self.slot);
+        if fabric.load(word) == Ok(0) && fabric.store(word, &[&1u64.to_le_bytes()]).is_ok() {
+            fabric.ring(&[session_bell_addr(self.home, SCRUBBER_SLOT)]);
+        }
+    }
+
     /// Waits for the verbs that operations have posted and not waited for, unless another operation
     /// is under way. A session that was not used again would keep its announcement for ever
     /// (invariant 3), and no memory could change hands. While connections are broken it waits less
@@ -298,6 +320,10 @@ impl Session {
         // An operation that began meanwhile waits in this one's place when it has ended.
         self.has_posted.set(self.is_working());
         let in_vain = self.unsettled.get() != 0 && !self.is_working();
+        if in_vain {
+            // A note may be lost with its connection.
+            self.leaves(fabric);
+        }
         self.patience_us.set(if in_vain { patience_us / 2 } else { QUIESCE_US_MAX });
         Ok(())
     }
@@ -327,6 +353,9 @@ impl Session {
         while self.unsettled.get() != 0 && goes_on() && fabric.now_us() < until {
             self.settle(fabric)?;
             fabric.pause(QUIESCE_POLL_US).await;
+        }
+        if self.unsettled.get() != 0 {
+            self.leaves(fabric);
         }
         Ok(())
     }
@@ -377,8 +406,36 @@ fn is_settled<F: Fabric>(fabric: &F, mark: u64) -> bool {
     planted::is(Bug::ForgetsWhatIsUnderWay) || fabric.is_settled(mark)
 }
 
+impl<F: Fabric> Pin<'_, F> {
+    /// From now on the operation has memory of which only it knows: an entry that it has taken, or
+    /// one whose word it is about to take out of the index. If it ends now, because its future is
+    /// dropped or because nobody knows what became of a verb, the entry is left to the scrubber.
+    #[inline(always)]
+    pub(crate) fn owe(&mut self) {
+        self.owes = true;
+    }
+
+    /// The entry is in the index, or was given back.
+    #[inline(always)]
+    pub(crate) fn paid(&mut self) {
+        self.owes = false;
+    }
+
+    /// Ends an operation that has given back what it had, unless the fabric has failed.
+    pub(crate) fn ends_with<T>(
+        mut self,
+        outcome: Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        self.owes &= matches!(outcome, Err(EngineError::Ambiguous(_) | EngineError::Fabric(_)));
+        outcome
+    }
+}
+
 impl<F: Fabric> Drop for Pin<'_, F> {
     fn drop(&mut self) {
+        if self.owes {
+            self.session.leaves(self.fabric);
+        }
         let ended = self.session.unpin(self.fabric, self.epoch);
         debug_assert!(
             ended.is_ok(),

@@ -144,6 +144,24 @@ pub enum EngineError {
     Fabric(FabricError),
 }
 
+impl EngineError {
+    /// The error of a part of an operation without which the operation has no effect, even if the
+    /// outcome of that part is unknown.
+    pub(crate) fn without_effect(self) -> Self {
+        match self {
+            Self::Ambiguous(FabricError::OutcomeUnknown { at }) => {
+                Self::Fabric(FabricError::Unreachable { region: at.region() })
+            }
+            error => error,
+        }
+    }
+
+    /// Whether a verb failed, which may leave memory in any state in which an operation can stop.
+    pub(crate) fn is_of_the_fabric(&self) -> bool {
+        matches!(self, Self::Ambiguous(_) | Self::Fabric(_))
+    }
+}
+
 impl From<FabricError> for EngineError {
     fn from(error: FabricError) -> Self {
         match error {

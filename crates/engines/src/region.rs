@@ -149,9 +149,14 @@ pub struct SessionSlot {
     pub started: u64,
     /// The bell at which the thread of the session sleeps while it waits for workers.
     pub bell: u64,
+    /// 1 if the session has left something to the scrubber since the node last looked, else 0.
+    pub left: u64,
     /// Reserved, zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
+
+/// The slot of the node's own scrubber.
+pub const SCRUBBER_SLOT: u32 = 0;
 
 const _: () = {
     assert!(size_of::<Header>() == 48);
@@ -275,6 +280,12 @@ pub fn session_addr(node: RegionId, slot: u32) -> RemoteAddr {
 /// The address of the bell in session slot `slot` of a node.
 pub fn session_bell_addr(node: RegionId, slot: u32) -> RemoteAddr {
     session_addr(node, slot).add(offset_of!(SessionSlot, bell) as u64)
+}
+
+/// The address of the word by which the session of slot `slot` tells that it has left something to
+/// the scrubber.
+pub fn session_left_addr(node: RegionId, slot: u32) -> RemoteAddr {
+    session_addr(node, slot).add(offset_of!(SessionSlot, left) as u64)
 }
 
 /// The offset of the pins of session slot `slot` in a region with `sessions` session slots.

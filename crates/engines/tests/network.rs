@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,8 +12,8 @@ use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::{Candidates, TableMap};
-use loch_engines::nessie::{CacheLimits, Client, PutOptions};
-use loch_engines::region::{session_addr, tables_offset};
+use loch_engines::nessie::{CacheLimits, Client, Expect, PutOptions};
+use loch_engines::region::{session_addr, session_left_addr, tables_offset};
 use loch_engines::scan::Cursor;
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Caps, Fabric, RegionId, RemoteAddr, VerbCount};
@@ -430,4 +431,136 @@ fn what_may_have_been_done_is_told_before_what_was_not() {
         let put = client.put_many(&pairs(&again, 2), |_, _| ()).await;
         assert!(matches!(put, Err(EngineError::Ambiguous(_))), "{put:?}");
     });
+}
+
+/// Keys that have values of both nodes.
+const HAVE_VALUES: [&[u8]; 4] = [b"ours 1", b"ours 2", b"theirs 1", b"theirs 2"];
+
+/// The operations that take entries, or take them out of the index.
+const OPERATIONS: [&str; 9] = [
+    "insert",
+    "insert a batch",
+    "put over",
+    "put over many",
+    "put on a condition",
+    "commit",
+    "delete",
+    "delete many",
+    "find expired",
+];
+
+async fn operate(client: &Client<SimEndpoint>, operation: &str) -> Result<(), EngineError> {
+    let options = PutOptions::default();
+    match operation {
+        "insert" => client.put(b"new", &[3; 100], options).await.map(drop),
+        "insert a batch" => client.put_many(&pairs(&names(0)[..5], 3), |_, _| ()).await,
+        "put over" => client.put(HAVE_VALUES[2], &[3; 200], options).await.map(drop),
+        "put over many" => {
+            client.put_many(&HAVE_VALUES.map(|key| (key, [3; 100])), |_, _| ()).await
+        }
+        "put on a condition" => {
+            client.put_if(b"new", &[3; 100], Expect::Absent, options).await.map(drop)
+        }
+        "commit" => client.reserve(HAVE_VALUES[3], 300, options).await?.commit().await.map(drop),
+        "delete" => client.delete(HAVE_VALUES[2]).await.map(drop),
+        "delete many" => client.delete_many(&HAVE_VALUES, |_, _| ()).await,
+        "find expired" => client.get(b"expired", Buf::new()).await.map(drop),
+        _ => unreachable!("it is one of these"),
+    }
+}
+
+/// How the network or the caller ends an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    /// Its future is dropped after so many polls.
+    Dropped,
+    /// The wire is cut after so many polls.
+    Cut,
+}
+
+/// Ends an operation of a client after `polls` polls. Returns whether it took more, and whether it
+/// left anything: unshown entries, and the word by which its node is told.
+fn end_after(operation: &'static str, ends: Ends, polls: u32) -> (bool, u64, u64) {
+    let (world, [here, there]) = two_nodes();
+    let (here, there) = (Rc::new(here), Rc::new(there));
+    for (client, keys) in [(&here, &HAVE_VALUES[..2]), (&there, &HAVE_VALUES[2..])] {
+        run(&world, client, |client| async move {
+            for key in keys {
+                client.put(key, &[1; 100], PutOptions::default()).await.unwrap();
+            }
+            let options = PutOptions { expires_at_ms: Some(0) };
+            client.put(b"expired", &[1; 100], options).await.unwrap();
+            client.come_to_rest().await.unwrap();
+        });
+    }
+    let was_longer = Rc::new(Cell::new(false));
+    let (seen, wire) = (was_longer.clone(), world.clone());
+    run(&world, &here, |client| async move {
+        {
+            let (mut operates, mut polled) = (pin!(operate(&client, operation)), 0);
+            poll_fn(|cx| {
+                let is_over = operates.as_mut().poll(cx).is_ready();
+                polled += 1;
+                if polled == polls {
+                    seen.set(!is_over);
+                    match ends {
+                        Ends::Dropped => return Poll::Ready(()),
+                        Ends::Cut => wire.cut(HERE, THERE),
+                    }
+                }
+                if is_over { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+        client.come_to_rest().await.unwrap();
+        wire.heal(HERE, THERE);
+        while !client.fabric().broken().is_empty() {
+            _ = client.fabric().reconnect(THERE).await;
+        }
+        while !client.fabric().is_settled(client.fabric().posted()) {
+            client.fabric().pause(1).await;
+        }
+        client.rest().unwrap();
+    });
+    let told = world.load(session_left_addr(HERE, 0));
+    let unshown = |client: &Rc<Client<SimEndpoint>>| {
+        let unshown = Rc::new(Cell::new(0));
+        let seen = unshown.clone();
+        run(&world, client, |client| async move {
+            seen.set(client.check().await.unwrap().unshown);
+        });
+        unshown.get()
+    };
+    let left = unshown(&there);
+    run(&world, &there, |client| async move {
+        client.outlast(100_000).await.unwrap();
+        for node in [HERE, THERE] {
+            client.scrub(node.0, 100_000).await.unwrap();
+        }
+    });
+    assert_eq!(unshown(&there), 0, "{operation}, {ends:?} after {polls}: what the scrub left");
+    (was_longer.get(), left, told)
+}
+
+/// Nobody looked for what operations left that were dropped, or had lost a connection, before
+/// another client died.
+#[test]
+fn what_an_operation_leaves_is_told_to_the_scrubber() {
+    for ends in [Ends::Dropped, Ends::Cut] {
+        let mut leaks = 0;
+        for operation in OPERATIONS {
+            for polls in 1.. {
+                let (goes_on, left, told) = end_after(operation, ends, polls);
+                let when = format!("{operation}, {ends:?} after {polls} polls");
+                assert!(told == 1 || left == 0, "{when}: {left} entries");
+                leaks += left;
+                if !goes_on {
+                    assert!((left, told) == (0, 0) || ends == Ends::Cut, "{when}: {left} {told}");
+                    break;
+                }
+                assert!(polls < 1000, "{operation} ends");
+            }
+        }
+        assert!(leaks > 10, "{ends:?}: {leaks} entries were left");
+    }
 }

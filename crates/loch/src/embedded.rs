@@ -100,8 +100,8 @@ impl LocalNodes for Embedded {
 
     fn end_session(&self, home: usize, session: SessionId, process: Process) {
         let EmbeddedNode { sessions, scrubber, .. } = &self.nodes[home];
-        if sessions.close(session, process, SessionEnd::Left) {
-            scrubber.handle().ended(false);
+        if let Some(how) = sessions.close(session, process, SessionEnd::Left) {
+            scrubber.handle().ended(how == SessionEnd::Died);
         }
     }
 

@@ -186,6 +186,11 @@ pub const LIVING_MAX: usize = 1 << 20;
 
 /// The shortest time between two scrubs.
 pub const SCRUB_INTERVAL: Duration = Duration::from_secs(2);
+/// A scrub is followed by a pause of so many times its length: ten per cent of a core.
+pub const SCRUB_TIMES: u32 = 9;
+/// The longest sleep of a scrubber that waits for its bell. A client that dies while it rings wakes
+/// nobody.
+pub const SLEEP_MAX: Duration = Duration::from_secs(30);
 /// The longest pause before a scrub is repeated whose grace period did not pass; the pause doubles.
 pub const SCRUB_RETRY_MAX: Duration = Duration::from_secs(8);
 /// How long a scrub waits, for each data table, for clients that are in the middle of an operation,

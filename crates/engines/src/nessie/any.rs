@@ -104,6 +104,14 @@ impl<F: Fabric> AnyClient<F> {
         self.base().come_to_rest().await
     }
 
+    /// As [`Client::outlast`].
+    ///
+    /// # Errors
+    /// As [`Client::outlast`].
+    pub async fn outlast(&self, wait_us: u64) -> Result<(), EngineError> {
+        self.base().outlast(wait_us).await
+    }
+
     /// As [`Client::scrub`], by the rules of the table's protocol.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
+use loch_engines::epoch::Session;
 use loch_engines::net::{Connect, Net};
 use loch_fabric::{Fabric, FabricError, RegionId, RemoteAddr};
 
@@ -300,12 +301,24 @@ impl<M: Medium> Connector<M> {
         let connected = self.connect(endpoint, node);
         let done = connected.is_ok();
         let link = &mut self.links.borrow_mut()[node];
+        if done && link.made {
+            self.leaves(endpoint);
+        }
         link.made |= done;
         link.failure = connected.err().map(|error| {
             tracing::debug!(node, %error, "a node cannot be connected");
             FailedTry { at: Instant::now(), error }
         });
         done
+    }
+
+    /// Notes for which nobody waited may have been lost with a connection: the scrubber finds what
+    /// they were about.
+    fn leaves(&self, endpoint: &M::Endpoint) {
+        if let Some((slot, incarnation)) = self.ask.session {
+            let home = RegionId(self.attachment.home() as u8);
+            Session::new(home, slot, incarnation).leaves(endpoint);
+        }
     }
 
     fn connect(&self, endpoint: &M::Endpoint, node: usize) -> Result<()> {

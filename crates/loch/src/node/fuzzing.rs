@@ -108,7 +108,7 @@ impl SessionService for FuzzNode {
     }
 
     fn close_session(&mut self, session: SessionId, process: Process) -> bool {
-        self.sessions.close(session, process, SessionEnd::Left)
+        self.sessions.close(session, process, SessionEnd::Left).is_some()
     }
 
     fn member(&self, _node: u16) -> Reply {

@@ -3,16 +3,21 @@
 //! When a session ends, the chunks that it leased are released. If a chunk descriptor names an
 //! owner that was a session of this node and lives no more, the owner is dead. The scrubber reads
 //! the owners again each time, on all nodes, so a restart forgets nothing. After a *death* entries
-//! may have leaked too, and the scrubber scrubs the tables. Between these works it goes on with the
-//! walks that remove what has expired (`expiry.rs`).
+//! may have leaked too, and the scrubber scrubs the tables. It does the same for sessions that live
+//! and say that they have left something: an operation that was dropped, or that lost a connection.
+//! They ring the scrubber's bell. Between these works it goes on with the walks that remove what
+//! has expired (`expiry.rs`).
 //!
 //! # Invariants
 //! 1. The owners are read before the sessions that live. A session that is in a descriptor but not
 //!    among the living afterwards has ended.
 //! 2. With nothing to do the thread sleeps, and looks after ever longer pauses at one word of each
-//!    table that may have values which expire. Without such a table it sleeps without a timeout.
-//!    Two scrubs are at least
-//!    [`SCRUB_INTERVAL`] apart; a scrub that failed is repeated after ever longer pauses.
+//!    table that may have values which expire. Without such a table it sleeps until its bell rings,
+//!    or for [`SLEEP_MAX`].
+//!    Two scrubs are at least [`SCRUB_INTERVAL`] apart, and [`SCRUB_TIMES`] times as long as the
+//!    first one took; a scrub that failed is repeated after ever longer pauses.
+//! 3. A session that lives may have verbs under way that take entries out of the index. So a scrub
+//!    for such sessions waits for a grace period before it lists what no word shows.
 //!
 //! # Faults
 //! A node that cannot be reached is asked again at the next event, and after a pause. The scrubber
@@ -24,7 +29,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -36,13 +41,15 @@ use loch_engines::nessie::slab::Chunk;
 use loch_engines::nessie::{AnyClient, Scrubbed, release_dead};
 use loch_engines::net::Access;
 use loch_engines::requests::Timing;
-use loch_fabric::shm::ShmEndpoint;
+use loch_fabric::shm::{Bell, ShmEndpoint};
 use loch_fabric::{Buf, Fabric, RegionId};
 
 use super::expiry::{TableWalk, walks_of};
 use super::sessions::Sessions;
 use crate::layout::memory::{ClusterMemory, TableView};
-use crate::limits::{EXPIRY_PAUSE, SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_WAIT_US};
+use crate::limits::{
+    EXPIRY_PAUSE, SCRUB_INTERVAL, SCRUB_RETRY_MAX, SCRUB_TIMES, SCRUB_WAIT_US, SLEEP_MAX,
+};
 use crate::session::slot::SessionId;
 use crate::{CacheLimits, Error, Result};
 
@@ -95,6 +102,7 @@ impl<A: FnMut() -> Result<Arc<ClusterMemory>> + Send + 'static> ClusterAccess fo
 #[derive(Clone)]
 pub(crate) struct ScrubberHandle {
     sender: Sender<Event>,
+    bell: Bell,
 }
 
 /// A running scrubber. Dropping it stops it, even in the middle of a scrub.
@@ -114,7 +122,12 @@ impl ScrubberHandle {
     /// end it.
     pub fn ended(&self, died: bool) {
         // An event after the scrubber has stopped may be lost: the next start looks at everything.
-        let _ = self.sender.send(Event::Ended { died });
+        self.tell(Event::Ended { died });
+    }
+
+    fn tell(&self, event: Event) {
+        let _ = self.sender.send(event);
+        self.bell.ring();
     }
 }
 
@@ -127,21 +140,24 @@ impl Scrubber {
     ) -> std::io::Result<Self> {
         let (sender, events) = mpsc::channel();
         let stopping = Arc::new(AtomicBool::new(false));
+        let bell = sessions.scrubber_bell();
         let scrubber = ScrubberThread {
             node,
             session: sessions.open_scrubber(),
+            bell: bell.clone(),
             sessions,
             cluster,
             stopping: stopping.clone(),
             release: false,
             scrub: false,
+            have_left: false,
             pause: SCRUB_INTERVAL,
-            scrubbed_at: None,
+            next_scrub: Instant::now(),
         };
         let thread = std::thread::Builder::new()
             .name("loch-scrubber".into())
             .spawn(move || scrubber.run(&events))?;
-        Ok(Self { handle: ScrubberHandle { sender }, stopping, thread: Some(thread) })
+        Ok(Self { handle: ScrubberHandle { sender, bell }, stopping, thread: Some(thread) })
     }
 
     /// Returns the handle that tells the scrubber when a session has ended.
@@ -153,7 +169,7 @@ impl Scrubber {
 impl Drop for Scrubber {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
-        let _ = self.handle.sender.send(Event::Stop);
+        self.handle.tell(Event::Stop);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -166,6 +182,7 @@ struct ScrubberThread<C> {
     node: usize,
     /// The scrubber's own session, once it could be opened.
     session: Option<SessionId>,
+    bell: Bell,
     sessions: Arc<Sessions>,
     cluster: C,
     stopping: Arc<AtomicBool>,
@@ -173,9 +190,12 @@ struct ScrubberThread<C> {
     release: bool,
     /// Whether entries may have leaked.
     scrub: bool,
+    /// Whether sessions that live have left some of them: invariant 3.
+    have_left: bool,
     /// How long to wait before work that failed is tried again.
     pause: Duration,
-    scrubbed_at: Option<Instant>,
+    /// The earliest time of the next scrub.
+    next_scrub: Instant,
 }
 
 /// The reason why a pass did not reach its end.
@@ -225,32 +245,46 @@ impl<C: ClusterAccess> ScrubberThread<C> {
     /// Waits for an event, or until work is due. Returns whether there was an event; `None`: the
     /// scrubber is to end.
     fn wait(&mut self, events: &Receiver<Event>, due: Option<Instant>) -> Option<bool> {
-        let first = match due {
-            None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(due) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
-        };
-        let first = match first {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return None,
-        };
-        let is_told = first.is_some();
-        for event in first.into_iter().chain(events.try_iter()) {
-            match event {
-                Event::Stop => return None,
-                Event::Ended { died } => {
+        loop {
+            // The bell is armed before the look (`Bell`, rule 1).
+            self.bell.arm();
+            let is_told = self.look(events)?;
+            let now = Instant::now();
+            let left = due.map_or(SLEEP_MAX, |due| due.saturating_duration_since(now));
+            if is_told || left.is_zero() {
+                self.bell.disarm();
+                return Some(is_told);
+            }
+            self.bell.sleep(left.min(SLEEP_MAX));
+        }
+    }
+
+    /// Takes the events that have come. Returns whether there were any; `None`: the scrubber is to
+    /// end.
+    fn look(&mut self, events: &Receiver<Event>) -> Option<bool> {
+        let mut is_told = false;
+        loop {
+            match events.try_recv() {
+                Ok(Event::Ended { died }) => {
+                    is_told = true;
                     self.release = true;
                     self.scrub |= died;
                 }
+                Ok(Event::Stop) | Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) => break,
             }
+        }
+        // Their words stay set until the scrub, so nobody rings meanwhile.
+        if !self.scrub && self.sessions.have_left() {
+            is_told = true;
+            self.scrub = true;
         }
         Some(is_told)
     }
 
     /// Does the work that can be done now. Returns when to look again, if work is left.
     fn work(&mut self) -> Option<Instant> {
-        let earliest = self.scrubbed_at.map(|at| at + SCRUB_INTERVAL);
-        let early = earliest.filter(|at| Instant::now() < *at);
+        let early = Some(self.next_scrub).filter(|at| Instant::now() < *at);
         let outcome = self.pass(early.is_none()).map_err(|halt| match halt {
             Halt::Stopped => "the node stops".into(),
             Halt::Failed(failure) => failure.to_string(),
@@ -287,11 +321,12 @@ impl<C: ClusterAccess> ScrubberThread<C> {
             self.release = !memory.is_complete();
         }
         if self.scrub && may_scrub && memory.is_complete() {
-            self.scrubbed_at = Some(Instant::now());
-            for (table, map) in memory.nessie_tables() {
-                self.scrub_table(&memory, table, map, session)?;
-            }
-            self.scrub = false;
+            let begun = Instant::now();
+            let scrubbed = self.scrub_tables(&memory, session);
+            let took = begun.elapsed();
+            self.next_scrub = begun + took + SCRUB_INTERVAL.max(took * SCRUB_TIMES);
+            scrubbed?;
+            (self.scrub, self.have_left) = (false, false);
         }
         Ok(())
     }
@@ -332,6 +367,15 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         Ok(())
     }
 
+    fn scrub_tables(&mut self, memory: &ClusterMemory, opened: SessionId) -> Result<(), Halt> {
+        // Sessions may leave more from now on, and say so again.
+        self.have_left |= self.sessions.take_back();
+        for (table, map) in memory.nessie_tables() {
+            self.scrub_table(memory, table, map, opened)?;
+        }
+        Ok(())
+    }
+
     /// Scrubs a whole table, by the rules of its protocol.
     fn scrub_table(
         &mut self,
@@ -341,6 +385,9 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         opened: SessionId,
     ) -> Result<(), Halt> {
         let client = self.client(memory, table, map, opened)?;
+        if self.have_left {
+            self.drive(client.outlast(SCRUB_WAIT_US))??;
+        }
         for dti in reachable(memory) {
             let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
             report(&table.name, dti, scrubbed);

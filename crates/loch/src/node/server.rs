@@ -282,7 +282,8 @@ impl Server {
         };
         if let (NextStep::Closed, Some((sessions, process))) = (how, connection.sessions()) {
             let all = &self.service.state.sessions;
-            let ended = sessions.iter().filter(|s| all.close(**s, process, SessionEnd::Died));
+            let ended =
+                sessions.iter().filter(|s| all.close(**s, process, SessionEnd::Died).is_some());
             self.service.sessions_died(ended.count(), process);
         }
         if let Some(readers) = connection.readers() {
@@ -324,12 +325,12 @@ impl SessionService for NodeService {
     }
 
     fn close_session(&mut self, session: SessionId, process: Process) -> bool {
-        let closed = self.state.sessions.close(session, process, SessionEnd::Left);
-        if closed {
-            self.ended(SessionEnd::Left);
-            self.unwatch_idle(process);
-        }
-        closed
+        let Some(how) = self.state.sessions.close(session, process, SessionEnd::Left) else {
+            return false;
+        };
+        self.ended(how);
+        self.unwatch_idle(process);
+        true
     }
 
     fn member(&self, node: u16) -> Reply {

@@ -99,6 +99,7 @@ pub(crate) const INCARNATION: u64 = 0;
 pub(crate) const ANNOUNCED: u64 = 8;
 pub(crate) const PID: u64 = 16;
 pub(crate) const STARTED: u64 = 24;
+pub(crate) const LEFT: u64 = 40;
 
 /// A field of a slot.
 pub(crate) fn slot_word(region: &Region, slot: u32, field: u64) -> &AtomicU64 {

@@ -1,4 +1,5 @@
-//! The scrubber frees the memory that dead clients left (the published design leaks it).
+//! The scrubber frees the memory that clients left: those that died, and those that live whose
+//! operations ended without an outcome (the published design leaks it).
 //!
 //! A client that dies may leave a tentative word, an unfinished move, an entry that it had not yet
 //! installed, or an entry that it had replaced and not yet noted. Any writer that meets a tentative
@@ -65,14 +66,8 @@ impl<F: Fabric> Client<F> {
         if suspects.is_empty() && stuck.is_empty() {
             return Ok(report);
         }
-        let mut grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
-        let until = self.fabric.now_us() + wait_us;
-        while !grace.has_passed(&self.fabric).await? && !planted::is(Bug::NoGraceInScrub) {
-            self.session.settle(&self.fabric)?;
-            if self.fabric.now_us() > until {
-                return Err(EngineError::Timeout { timeout_us: wait_us });
-            }
-            self.fabric.pause(GRACE_POLL_US).await;
+        if !planted::is(Bug::NoGraceInScrub) {
+            self.outlast(wait_us).await?;
         }
         for suspect in suspects {
             self.resolve(rules, suspect, &mut report).await?;
@@ -87,6 +82,24 @@ impl<F: Fabric> Client<F> {
             self.fabric.compare_swap(at, word, to.to_word()).await?;
         }
         Ok(report)
+    }
+
+    /// Waits until every operation of every session that is under way now has ended, and the verbs
+    /// that they posted are over, but at most `wait_us`.
+    ///
+    /// # Errors
+    /// [`EngineError::Timeout`], or the fabric's errors.
+    pub async fn outlast(&self, wait_us: u64) -> Result<(), EngineError> {
+        let mut grace = Grace::begin(&self.fabric, self.map.sessions()).await?;
+        let until = self.fabric.now_us() + wait_us;
+        while !grace.has_passed(&self.fabric).await? {
+            self.session.settle(&self.fabric)?;
+            if self.fabric.now_us() > until {
+                return Err(EngineError::Timeout { timeout_us: wait_us });
+            }
+            self.fabric.pause(GRACE_POLL_US).await;
+        }
+        Ok(())
     }
 
     fn at(&self, suspect: &Suspect) -> RemoteAddr {

@@ -45,7 +45,8 @@ const _: () = assert!(HELD_POLL_US <= LANES_PAUSE_US_MAX);
 
 impl<F: Fabric> Client<F> {
     /// Takes an entry for `entry_len` bytes, and begins the operation that needs it: only that
-    /// operation's epoch keeps the scrubber from taking the entry for a leaked one.
+    /// operation's epoch keeps the scrubber from taking the entry for a leaked one. The operation
+    /// [owes](Pin::owe) the entry.
     ///
     /// Must not be called inside an epoch: it may have to wait for other clients, while they wait
     /// for the epoch.
@@ -56,14 +57,15 @@ impl<F: Fabric> Client<F> {
         let class = self.map.classes.of(entry_len);
         // Written out instead of a call of `take`: its result would go through memory, which costs
         // a PUT five per cent.
-        let epoch = self.session.pin(&self.fabric)?;
+        let mut epoch = self.session.pin(&self.fabric)?;
         let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
         if let Some(own) = taken {
+            epoch.owe();
             return Ok((own, epoch));
         }
         drop(epoch);
         // The rare future is boxed, so that the future of every other operation is small.
-        Box::pin(self.take_later(class)).await
+        Box::pin(self.take_later(class)).await.map_err(EngineError::without_effect)
     }
 
     /// Takes one of the entries that the client knows to be free, inside an epoch.
@@ -71,8 +73,11 @@ impl<F: Fabric> Client<F> {
         &self,
         class: Class,
     ) -> Result<Option<(Own, Pin<'_, F>)>, EngineError> {
-        let epoch = self.session.pin(&self.fabric)?;
+        let mut epoch = self.session.pin(&self.fabric)?;
         let taken = self.alloc.borrow_mut().take(self.owner(), class)?;
+        if taken.is_some() {
+            epoch.owe();
+        }
         Ok(taken.map(|own| (own, epoch)))
     }
 

@@ -169,12 +169,16 @@ impl<F: Fabric> Client<F> {
         if planted::is(Bug::FreedBeforeEvicted) {
             self.retire(*entry, class, *generation)?;
         }
+        let mut epoch = self.session.pin(&self.fabric)?;
+        epoch.owe();
         // Linearization point of an eviction (protocol V3).
         let is_out = self.fabric.compare_swap(*slot, word.0, to.0).await? == word.0;
         if !is_out && !planted::is(Bug::EvictedAnyway) {
+            epoch.paid();
             return Ok(false);
         }
         self.retire(*entry, class, *generation)?;
+        epoch.paid();
         if !victim.has_expired {
             self.counts.evicted.set(self.counts.evicted.get() + 1);
             let epochs = class.entry_bytes as f32 / self.epoch_bytes() as f32;

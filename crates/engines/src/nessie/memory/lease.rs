@@ -46,7 +46,11 @@ impl<F: Fabric> Client<F> {
         self.session.posts();
         let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
         match self.fabric.write_unsignaled(note, &note_of(generation).to_le_bytes()) {
-            Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => (),
+            Err(
+                FabricError::Unattached { .. }
+                | FabricError::Unreachable { .. }
+                | FabricError::OutcomeUnknown { .. },
+            ) => self.session.leaves(&self.fabric),
             noted => noted?,
         }
         if self.is_mine(class, entry.slab)? {

@@ -32,17 +32,20 @@ impl<F: Fabric> Client<F> {
     async fn delete_value(&self, key: &[u8], of: Option<u64>) -> Result<bool, EngineError> {
         let is_meant = |header: &Header| of.is_none_or(|version| version == header.version);
         let candidates = self.candidates(key)?;
-        let _epoch = self.session.pin(&self.fabric)?;
+        let mut epoch = self.session.pin(&self.fabric)?;
         if let Some(line) = self.cached(&candidates, key) {
             self.forget(&candidates);
             let header = line.header;
             let plain = header.flags & flags::EXPIRES == 0;
             let deletes = is_meant(&header) && self.map.codec.is_unmoved(line.word);
             // Linearization point of a warm DELETE (protocol D3).
+            epoch.owe();
             if plain && deletes && self.clear(&candidates, line.slot, line.word).await? {
                 self.unlinked(line.word, &header)?;
+                epoch.paid();
                 return Ok(true);
             }
+            epoch.paid();
         }
         let mut attempts = Attempts::default();
         loop {
@@ -63,10 +66,15 @@ impl<F: Fabric> Client<F> {
                     let was_expired = self.is_expired(&found.header, &entry);
                     if !self.map.codec.is_unmoved(found.word) {
                         self.help(&candidates, key, found.slot, found.word).await?;
-                    } else if self.clear(&candidates, found.slot, found.word).await? {
-                        // Linearization point of a DELETE that found a value (protocol D3).
-                        self.unlinked(found.word, &found.header)?;
-                        return Ok(!was_expired);
+                    } else {
+                        epoch.owe();
+                        if self.clear(&candidates, found.slot, found.word).await? {
+                            // Linearization point of a DELETE that found a value (protocol D3).
+                            self.unlinked(found.word, &found.header)?;
+                            epoch.paid();
+                            return Ok(!was_expired);
+                        }
+                        epoch.paid();
                     }
                 }
             }

@@ -68,6 +68,9 @@ pub(in crate::nessie) enum Attempt {
     /// A slot changed after the entry's tentative word was in the index: the entry needs a new
     /// generation.
     Renew,
+    /// A verb failed, and the entry's tentative word may be in the index: the operation cannot go
+    /// on, and had no effect. The entry is left to the scrubber.
+    Failed(EngineError),
 }
 
 impl From<Expect> for Rule {

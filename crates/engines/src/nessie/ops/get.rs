@@ -310,14 +310,20 @@ impl<F: Fabric> Client<F> {
         if planted::is(Bug::FreedBeforeExpired) {
             self.unlinked(word, header)?;
         }
+        let mut epoch = self.session.pin(&self.fabric)?;
+        epoch.owe();
         // Linearization point of an expiry (protocol G4).
-        if !self.clear(candidates, slot, word).await? {
+        let is_out = self.clear(candidates, slot, word).await;
+        if !is_out.map_err(EngineError::without_effect)? {
+            epoch.paid();
             return Ok(false);
         }
         self.unlinked(word, header)?;
+        epoch.paid();
         let class = self.map.classes.of(header.entry_len());
         let expired = Forgotten { expired: 1, ..Forgotten::default() };
-        Box::pin(self.count_forgotten(&class, expired)).await?;
+        let counted = Box::pin(self.count_forgotten(&class, expired)).await;
+        counted.map_err(EngineError::without_effect)?;
         Ok(true)
     }
 

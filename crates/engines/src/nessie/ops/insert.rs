@@ -61,7 +61,7 @@ impl<F: Fabric> Client<F> {
         }
         for (slot, word) in words[..candidates.count()].iter().enumerate() {
             if matches!(self.other(candidates, *word, draft.key).await?, Other::Tentative) {
-                self.clear(candidates, slot, *word).await?;
+                self.clear_rival(candidates, slot, *word).await?;
                 return Ok(Attempt::Again);
             }
         }
@@ -204,7 +204,7 @@ impl<F: Fabric> Client<F> {
                 Other::Unrelated => (),
                 Other::Visible | Other::Changed => return Ok(Attempt::Again),
                 Other::Tentative => {
-                    if !self.clear(candidates, slot, word).await? {
+                    if !self.clear_rival(candidates, slot, word).await? {
                         return Ok(Attempt::Again);
                     }
                 }
@@ -221,6 +221,16 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    /// Removes a tentative word of another client, which has no effect but for that client.
+    async fn clear_rival(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+        word: Ite,
+    ) -> Result<bool, EngineError> {
+        self.clear(candidates, slot, word).await.map_err(EngineError::without_effect)
+    }
+
     async fn insert_tentatively(
         &self,
         candidates: &Candidates,
@@ -232,11 +242,42 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Attempt, EngineError> {
         let new = self.visible(candidates.filter, &own);
         let tentative = self.map.codec.with_state(new, State::Tentative);
+        match self.try_tentatively(candidates, slot, over, tentative, draft.key, rival).await {
+            Ok(None) => (),
+            Ok(Some(attempt)) => return Ok(attempt),
+            // No other client commits the word.
+            Err(error) if error.is_of_the_fabric() => {
+                return Ok(Attempt::Failed(error.without_effect()));
+            }
+            Err(error) => return Err(error),
+        }
+        match self.cas(candidates, slot, tentative, new).await {
+            // Linearization point of an insert elsewhere (protocol K7).
+            Ok(Ok(())) => {
+                self.installed(candidates, slot, new, draft, &own);
+                Ok(Attempt::Done(Installed::Yes(0)))
+            }
+            // Another client removed the word: it certainly had no effect.
+            Ok(Err(_)) => Ok(Attempt::Renew),
+            Err(error) => Ok(Attempt::Failed(error)),
+        }
+    }
+
+    /// Puts a tentative word into a slot. Returns `None` if it may be committed.
+    async fn try_tentatively(
+        &self,
+        candidates: &Candidates,
+        slot: usize,
+        over: Over,
+        tentative: Ite,
+        key: &[u8],
+        rival: &mut Rival,
+    ) -> Result<Option<Attempt>, EngineError> {
         // Protocol K5.
         if !self.begin_tentatively(candidates, slot, over, tentative).await? {
-            return Ok(Attempt::Again);
+            return Ok(Some(Attempt::Again));
         }
-        let verified = self.verify(candidates, slot, draft.key, rival).await;
+        let verified = self.verify(candidates, slot, key, rival).await;
         if let Err(error @ EngineError::Damaged { .. }) = verified {
             // The entry is about to be released: no word may name it.
             self.clear(candidates, slot, tentative).await?;
@@ -246,17 +287,9 @@ impl<F: Fabric> Client<F> {
             // Protocol K8. Either this client removes the word or another one has: in both cases
             // the word was in the index.
             self.clear(candidates, slot, tentative).await?;
-            return Ok(Attempt::Renew);
+            return Ok(Some(Attempt::Renew));
         }
-        match self.cas(candidates, slot, tentative, new).await? {
-            // Linearization point of an insert elsewhere (protocol K7).
-            Ok(()) => {
-                self.installed(candidates, slot, new, draft, &own);
-                Ok(Attempt::Done(Installed::Yes(0)))
-            }
-            // Another client removed the word: it certainly had no effect.
-            Err(_) => Ok(Attempt::Renew),
-        }
+        Ok(None)
     }
 
     /// Puts a tentative word into a slot. Returns whether it did: not if the slot has changed.

@@ -381,6 +381,17 @@ impl<F: Fabric> Client<F> {
         slot: usize,
         word: Ite,
     ) -> Result<(), EngineError> {
+        let helped = self.complete_or_undo(candidates, key, slot, word).await;
+        helped.map_err(EngineError::without_effect)
+    }
+
+    async fn complete_or_undo(
+        &self,
+        candidates: &Candidates,
+        key: &[u8],
+        slot: usize,
+        word: Ite,
+    ) -> Result<(), EngineError> {
         let codec = &self.map.codec;
         self.counts.helped.set(self.counts.helped.get() + 1);
         match codec.state(word) {

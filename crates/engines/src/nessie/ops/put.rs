@@ -9,7 +9,7 @@
 //! that the losing CAS expected. If the word had been remembered from before, the winner might have
 //! come before this operation began.
 
-use loch_fabric::{Buf, Fabric};
+use loch_fabric::{Buf, Fabric, FabricError};
 
 use super::draft::{Attempt, Draft, DraftValue, Installed, Rule};
 use super::read::{Lookup, Match, Seen, Want};
@@ -41,10 +41,11 @@ impl<F: Fabric> Client<F> {
     ) -> Result<u64, EngineError> {
         let mut draft = self.unstamped(key, DraftValue::Bytes(value), flags::BLIND, options)?;
         draft.version = self.stamp().await?;
-        let (own, epoch) = self.allocate(draft.entry_len()).await?;
+        let (own, mut epoch) = self.allocate(draft.entry_len()).await?;
         if !self.one_by_one || self.cache.is_some() {
             self.write(&draft, own).await?;
         } else if self.update_in_place(&draft, own).await? {
+            epoch.paid();
             return Ok(draft.version);
         }
         self.install(&draft, own, epoch, Rule::Always).await?;
@@ -95,7 +96,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Publishes a draft, written into an owned entry, under a rule. Takes the entry in every case:
-    /// it ends up in the index or is released.
+    /// it ends up in the index or is released. If nobody knows which, it is left to the scrubber.
     pub(super) async fn install<'a>(
         &'a self,
         draft: &Draft<'_>,
@@ -104,30 +105,52 @@ impl<F: Fabric> Client<F> {
         rule: Rule,
     ) -> Result<Installed, EngineError> {
         let candidates = Candidates::from_hash(&self.map, draft.hash);
-        if let Some(installed) = self.install_cached(&candidates, draft, own, rule).await? {
-            return Ok(installed);
+        match self.install_cached(&candidates, draft, own, rule).await {
+            Ok(None) => (),
+            Ok(Some(installed)) => {
+                epoch.paid();
+                return Ok(installed);
+            }
+            Err(error) => return Err(self.not_installed(error, own, epoch)),
         }
         let mut attempts = Attempts::default();
         let mut rival = Rival::default();
         loop {
             match self.attempt(&candidates, draft, own, rule, &mut rival).await {
-                Ok(Attempt::Done(installed)) => return Ok(installed),
+                Ok(Attempt::Done(installed)) => {
+                    epoch.paid();
+                    return Ok(installed);
+                }
                 Ok(Attempt::Again) => (),
                 Ok(Attempt::Renew) => (own, epoch) = self.renew(draft, own, epoch).await?,
-                Err(error) => {
-                    // After a fabric error the entry's state is unknown to the client, but not to
-                    // the scrubber.
-                    if !matches!(error, EngineError::Ambiguous(_) | EngineError::Fabric(_)) {
-                        self.release(own)?;
-                    }
-                    return Err(error);
-                }
+                Ok(Attempt::Failed(error)) => return Err(error),
+                Err(error) => return Err(self.not_installed(error, own, epoch)),
             }
             if let Err(error) = attempts.again(self).await {
-                self.release(own)?;
-                return Err(error);
+                return Err(self.not_installed(error, own, epoch));
             }
         }
+    }
+
+    /// Gives back the entry of an operation that failed, unless a word of the index may name the
+    /// entry. Returns the operation's error.
+    #[cold]
+    fn not_installed(&self, error: EngineError, own: Own, mut epoch: Pin<'_, F>) -> EngineError {
+        let is_certain = match &error {
+            EngineError::Ambiguous(_) => false,
+            // Nothing was sent, or nothing but READs.
+            EngineError::Fabric(error) => {
+                matches!(error, FabricError::Unreachable { .. } | FabricError::Unattached { .. })
+            }
+            _ => true,
+        };
+        if is_certain {
+            match self.release(own) {
+                Ok(()) => epoch.paid(),
+                Err(error) => return error,
+            }
+        }
+        error
     }
 
     /// An update by a remembered word: one round trip. Only the CAS shows whether the word is still
@@ -305,7 +328,7 @@ impl<F: Fabric> Client<F> {
         &'a self,
         draft: &Draft<'_>,
         own: Own,
-        epoch: Pin<'a, F>,
+        mut epoch: Pin<'a, F>,
     ) -> Result<(Own, Pin<'a, F>), EngineError> {
         let generation = next_generation(own.generation);
         let mask = self.map.codec.gen_mask();
@@ -327,7 +350,7 @@ impl<F: Fabric> Client<F> {
         }
         self.write(draft, fresh).await?;
         self.release(own)?;
-        drop(epoch);
+        epoch.paid();
         Ok((fresh, fresh_epoch))
     }
 }

@@ -114,9 +114,11 @@ impl<F: Fabric> Reservation<'_, F> {
 
 impl<F: Fabric> Drop for Reservation<'_, F> {
     fn drop(&mut self) {
-        if let Some((own, _epoch)) = self.held.take() {
-            // If the note cannot be written, the entry leaks until it is scrubbed.
-            let _ = self.client.release(own);
+        if let Some((own, mut epoch)) = self.held.take() {
+            // If the note cannot be written, the entry is left to the scrubber.
+            if self.client.release(own).is_ok() {
+                epoch.paid();
+            }
         }
     }
 }

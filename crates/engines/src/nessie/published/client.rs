@@ -155,9 +155,3 @@ impl<F: Fabric> Client<F> {
         self.base.retire(entry, &class, old.generation)
     }
 }
-
-/// Whether an error leaves the outcome of the failed verb open: then nothing is undone, and the
-/// scrubber finds what is left.
-pub(super) fn is_of_the_fabric(error: &EngineError) -> bool {
-    matches!(error, EngineError::Ambiguous(_) | EngineError::Fabric(_))
-}

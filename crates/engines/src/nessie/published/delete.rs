@@ -106,6 +106,18 @@ impl<F: Fabric> Client<F> {
         survey: &Survey,
         slot: usize,
     ) -> Result<bool, EngineError> {
+        let mut epoch = self.base.session.pin(&self.base.fabric)?;
+        epoch.owe();
+        let is_out = self.take_out(candidates, survey, slot).await;
+        epoch.ends_with(is_out)
+    }
+
+    async fn take_out(
+        &self,
+        candidates: &Candidates,
+        survey: &Survey,
+        slot: usize,
+    ) -> Result<bool, EngineError> {
         let Some((meaning, dte)) = survey.entry(slot) else { return Ok(false) };
         let word = survey.words[slot];
         // Linearization point of a DELETE that found a value.

@@ -8,7 +8,7 @@
 
 use loch_fabric::{Buf, Fabric};
 
-use super::client::{Client, is_of_the_fabric};
+use super::client::Client;
 use super::draft::Attempt;
 use super::entry::{Meaning, Previous, Status};
 use super::read::{Seen, Survey};
@@ -63,7 +63,7 @@ impl<F: Fabric> Client<F> {
         }
         let alone = self.reverse_pass(candidates, slot, draft.key, rival).await;
         match alone {
-            Err(error) if is_of_the_fabric(&error) => return Err(error),
+            Err(error) if error.is_of_the_fabric() => return Err(error),
             Ok(true) => {
                 // Linearization point of an insert.
                 if self.decide(new, own.generation, Status::Committed).await? {

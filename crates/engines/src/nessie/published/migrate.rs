@@ -13,7 +13,7 @@
 
 use loch_fabric::{Buf, Fabric};
 
-use super::client::{Client, is_of_the_fabric};
+use super::client::Client;
 use super::entry::{Dte, Meaning, Route, Status};
 use super::read::{Seen, Survey};
 use super::settle::Settled;
@@ -82,8 +82,8 @@ impl<F: Fabric> Client<F> {
             let Some(shown) = shown else { return Ok(false) };
             shown.len
         };
-        let (own, _epoch) = self.base.allocate(len).await?;
-        match self.copy(step, own, len, rival).await {
+        let (own, epoch) = self.base.allocate(len).await?;
+        let moved = match self.copy(step, own, len, rival).await {
             Ok(Moved::Yes) => {
                 self.base.counts.moves.set(self.base.counts.moves.get() + 1);
                 Ok(true)
@@ -94,12 +94,13 @@ impl<F: Fabric> Client<F> {
                 Ok(false)
             }
             Err(error) => {
-                if !is_of_the_fabric(&error) {
+                if !error.is_of_the_fabric() {
                     self.base.release(own)?;
                 }
                 Err(error)
             }
-        }
+        };
+        epoch.ends_with(moved)
     }
 
     /// The slots of the key that is to be moved, if its decided value is in the source and the
@@ -171,7 +172,7 @@ impl<F: Fabric> Client<F> {
         }
         let alone = self.abort_inserts(candidates, key, route).await;
         let committed = match alone {
-            Err(error) if is_of_the_fabric(&error) => return Err(error),
+            Err(error) if error.is_of_the_fabric() => return Err(error),
             // The commit. The key's value does not change.
             Ok(true) => self.decide(new, own.generation, Status::Committed).await?,
             Ok(false) | Err(_) => {

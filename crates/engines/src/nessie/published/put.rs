@@ -12,7 +12,7 @@
 
 use loch_fabric::{Buf, Fabric};
 
-use super::client::{Client, is_of_the_fabric};
+use super::client::Client;
 use super::draft::Attempt;
 use super::entry::{Dte, Meaning, Previous, Status};
 use super::read::Survey;
@@ -63,28 +63,27 @@ impl<F: Fabric> Client<F> {
                 None => self.base.allocate(draft.entry_len()).await?,
             };
             match self.attempt(&candidates, draft, own, rule, &mut rival).await {
-                Ok(Attempt::Done(installed)) => return Ok(installed),
+                Ok(Attempt::Done(installed)) => return epoch.ends_with(Ok(installed)),
                 Ok(Attempt::Again) => held = Some((own, epoch)),
-                Ok(Attempt::Spent) => drop(epoch),
+                Ok(Attempt::Spent) => epoch.ends_with(Ok(()))?,
                 Ok(Attempt::Full(words)) => {
                     // Making room takes an entry of its own, and an epoch with it.
-                    self.base.release(own)?;
-                    drop(epoch);
+                    epoch.ends_with(self.base.release(own))?;
                     self.make_room(&candidates, &words, &mut rival).await?;
                 }
-                Ok(Attempt::Failed(error)) => return Err(error),
+                Ok(Attempt::Failed(error)) => return epoch.ends_with(Err(error)),
                 Err(error) => {
                     // After a fabric error the entry's state is unknown to the client, but not to
                     // the scrubber.
-                    if !is_of_the_fabric(&error) {
+                    if !error.is_of_the_fabric() {
                         self.base.release(own)?;
                     }
-                    return Err(error);
+                    return epoch.ends_with(Err(error));
                 }
             }
             if let Err(error) = attempts.again(&self.base).await {
-                if let Some((own, _)) = held {
-                    self.base.release(own)?;
+                if let Some((own, epoch)) = held {
+                    epoch.ends_with(self.base.release(own))?;
                 }
                 return Err(error);
             }

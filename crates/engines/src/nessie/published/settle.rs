@@ -60,11 +60,14 @@ impl<F: Fabric> Client<F> {
         };
         if let Some((slot, meaning, dte)) = find(void) {
             let word = survey.words[slot];
+            let mut epoch = self.base.session.pin(&self.base.fabric)?;
+            epoch.owe();
             let cleared = self.base.clear(candidates, slot, word).await?;
             // The copy's source still names it.
             if cleared && meaning == (Meaning::Insert { pending: false }) {
                 self.retire_entry(word, dte)?;
             }
+            epoch.paid();
             return Ok(Settled::Not);
         }
         let shows = |m| matches!(m, Meaning::Present | Meaning::Previous { .. });

@@ -19,7 +19,8 @@ use crate::{
 /// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`]) or for any
 /// executor that stays on one thread. Each operation does the same as on the table. An operation
 /// whose future is dropped may or may not have happened, as if the client had died in the middle of
-/// it. Memory that the operation took and did not use stays taken until the table is dropped.
+/// it. Memory that the operation took and did not use is back some seconds later, when the node has
+/// scrubbed the table, whether or not the table is still open.
 ///
 /// ```
 /// use loch::{Cluster, EmbeddedConfig, lanes};

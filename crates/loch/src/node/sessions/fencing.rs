@@ -58,9 +58,8 @@ mod tests {
         let scrubber = sessions.open_scrubber().unwrap();
         let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
         assert!(sessions.lives(a) && !sessions.is_workers(a));
-        assert!(
-            sessions.close(a, own, SessionEnd::Left) && !sessions.close(a, own, SessionEnd::Left)
-        );
+        let leaves = |session| sessions.close(session, own, SessionEnd::Left);
+        assert_eq!((leaves(a), leaves(a)), (Some(SessionEnd::Left), None));
         assert!(!sessions.lives(a), "it is dying");
         assert!(!sessions.holds(a, own) && sessions.holds(b, own));
         assert_eq!((sessions.dying(), sessions.living()), (vec![a], vec![scrubber, b]));

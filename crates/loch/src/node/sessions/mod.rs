@@ -16,21 +16,25 @@
 //!    the session, and its leases stay, until the session was *fenced*: no verb that its client
 //!    posted can be executed on any node any more. Until then the session is *dying*.
 //! 5. A slot that shows no incarnation, or a new one, has no pins.
+//! 6. A session that has left something to the scrubber says so in its slot. The scrubber takes the
+//!    word back before it looks for what was left. A session that ends with the word set counts as
+//!    dead.
 
 mod fencing;
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use loch_engines::region::{INCARNATION_OFFSET, PINS_BYTES, pins_offset};
-use loch_fabric::shm::Region;
+pub(crate) use loch_engines::region::SCRUBBER_SLOT;
+use loch_engines::region::{INCARNATION_OFFSET, PINS_BYTES, pins_offset, session_bell_addr};
+use loch_fabric::RegionId;
+use loch_fabric::shm::{Bell, Region};
 
 use crate::layout::memory::Member;
-use crate::session::slot::{ANNOUNCED, INCARNATION, PID, Process, STARTED, SessionId, slot_word};
-
-/// The slot of the node's own scrubber.
-pub(crate) const SCRUBBER_SLOT: u32 = 0;
+use crate::session::slot::{
+    ANNOUNCED, INCARNATION, LEFT, PID, Process, STARTED, SessionId, slot_word,
+};
 
 /// Bits of the counter in an incarnation's low half; the node's number is above it.
 const COUNTER_BITS: u32 = 24;
@@ -62,7 +66,7 @@ struct HeldSlot {
 pub(crate) enum SessionEnd {
     /// The client has said that it holds nothing any more.
     Left,
-    /// The client is gone.
+    /// The client is gone, or has left something to the scrubber.
     Died,
 }
 
@@ -92,6 +96,7 @@ impl Sessions {
             if incarnation == 0 {
                 // Its client may have freed it while the node was down, and left its pins.
                 sessions.clear_pins(slot);
+                ended += usize::from(sessions.takes_back(slot));
                 continue;
             }
             let process = Process { pid: word(PID) as u32, started: word(STARTED) };
@@ -171,6 +176,7 @@ impl Sessions {
         let incarnation = self.fresh_incarnation(&live);
         self.clear_pins(slot);
         self.word(slot, ANNOUNCED).store(0, Ordering::Release);
+        self.word(slot, LEFT).store(0, Ordering::Release);
         self.word(slot, PID).store(process.pid as u64, Ordering::Release);
         self.word(slot, STARTED).store(process.started, Ordering::Release);
         // Invariant 2: the incarnation is stored last, before any client learns of the session.
@@ -196,27 +202,28 @@ impl Sessions {
         }
     }
 
-    /// Ends the session of a client's process. Returns whether there was one.
-    pub fn close(&self, session: SessionId, process: Process, how: SessionEnd) -> bool {
+    /// Ends the session of a client's process, if there is one. Returns how it ended.
+    pub fn close(
+        &self,
+        session: SessionId,
+        process: Process,
+        how: SessionEnd,
+    ) -> Option<SessionEnd> {
         // A client in the node's own process must not end the session of the scrubber or of a
         // worker.
-        self.is_clients(session.slot) && self.end(session, process, how)
+        self.is_clients(session.slot).then(|| self.end(session, process, how)).flatten()
     }
 
-    fn end(&self, session: SessionId, process: Process, how: SessionEnd) -> bool {
+    fn end(&self, session: SessionId, process: Process, how: SessionEnd) -> Option<SessionEnd> {
         let mut slots = self.slots();
-        let Some(held) = slots.get_mut(session.slot as usize) else {
-            return false;
-        };
+        let held = slots.get_mut(session.slot as usize)?;
         let is_it = |h: &HeldSlot| h.lives() && h.incarnation == session.incarnation;
-        if !held.as_ref().is_some_and(|h| is_it(h) && h.process == process) {
-            return false;
-        }
-        self.end_held(held, session.slot, how);
-        true
+        held.as_ref().filter(|h| is_it(h) && h.process == process)?;
+        Some(self.end_held(held, session.slot, how))
     }
 
-    fn end_held(&self, held: &mut Option<HeldSlot>, slot: u32, how: SessionEnd) {
+    fn end_held(&self, held: &mut Option<HeldSlot>, slot: u32, how: SessionEnd) -> SessionEnd {
+        let how = if self.takes_back(slot) { SessionEnd::Died } else { how };
         match held {
             Some(h) if self.fenced => h.dying = Some(how),
             _ => {
@@ -225,6 +232,7 @@ impl Sessions {
                 }
             }
         }
+        how
     }
 
     /// Returns whether a client's process holds this session.
@@ -262,6 +270,35 @@ impl Sessions {
         let slots = self.slots();
         let mut clients = slots[self.client_slots()].iter().flatten();
         clients.any(|held| held.lives() && held.process == process)
+    }
+
+    /// Returns whether a session says that it has left something to the scrubber.
+    pub fn have_left(&self) -> bool {
+        let slots = self.slots();
+        let mut held = (0..self.all).filter(|slot| slots[*slot as usize].is_some());
+        held.any(|slot| self.word(slot, LEFT).load(Ordering::Acquire) != 0)
+    }
+
+    /// The same, and takes the words back: invariant 6.
+    pub fn take_back(&self) -> bool {
+        let slots = self.slots();
+        let held = (0..self.all).filter(|slot| slots[*slot as usize].is_some());
+        held.filter(|slot| self.takes_back(*slot)).count() > 0
+    }
+
+    fn takes_back(&self, slot: u32) -> bool {
+        let word = self.word(slot, LEFT);
+        let has_left = word.load(Ordering::Acquire) != 0 && word.swap(0, Ordering::SeqCst) != 0;
+        // What the scrubber looks at from now on shows all that was left before a client saw the
+        // word still set.
+        fence(Ordering::SeqCst);
+        has_left
+    }
+
+    /// The bell at which the scrubber sleeps.
+    pub fn scrubber_bell(&self) -> Bell {
+        let at = session_bell_addr(RegionId(self.node), SCRUBBER_SLOT);
+        Bell::new(self.region.clone(), at).expect("the node's own region has slots to write")
     }
 
     /// The low halves of the incarnations of all sessions that live or are dying.
@@ -329,18 +366,44 @@ mod tests {
         let (a, b) = (sessions.open(own).unwrap(), sessions.open(own).unwrap());
         assert_eq!((a.slot, b.slot, sessions.open(own)), (1, 2, None));
         assert_eq!(node.client_sessions_taken(), Some(2));
-        assert!(!sessions.close(a, GONE, SessionEnd::Left), "it is another's");
-        assert!(
-            sessions.close(a, own, SessionEnd::Left) && !sessions.close(a, own, SessionEnd::Left)
-        );
+        assert_eq!(sessions.close(a, GONE, SessionEnd::Left), None, "it is another's");
+        let leaves = |session| sessions.close(session, own, SessionEnd::Left);
+        assert_eq!((leaves(a), leaves(a)), (Some(SessionEnd::Left), None));
         let c = sessions.open(own).unwrap();
         assert_eq!(c.slot, a.slot);
         assert_ne!(c.incarnation as u32, a.incarnation as u32);
         let scrubber = sessions.open_scrubber().unwrap();
-        assert!(!sessions.close(scrubber, own, SessionEnd::Left), "it is no client's");
+        assert_eq!(leaves(scrubber), None, "it is no client's");
         assert_eq!(sessions.close_all_of(own), 2);
         sessions.close_scrubber(scrubber);
         assert!(sessions.live().is_empty());
+    }
+
+    /// A session that ended in order left its entries for good.
+    #[test]
+    fn a_session_that_has_left_something_is_noticed_and_counts_as_dead_when_it_ends() {
+        for fenced in [false, true] {
+            let node = node(4);
+            let (sessions, _) = Sessions::restore(&node, fenced);
+            let own = Process::own();
+            let [a, b] = [(); 2].map(|()| sessions.open(own).unwrap());
+            let leave = |session: SessionId| {
+                slot_word(node.region(), session.slot, LEFT).store(1, Ordering::Relaxed);
+            };
+            assert!(!sessions.have_left() && !sessions.take_back());
+            leave(a);
+            assert!(sessions.have_left() && sessions.take_back());
+            assert!(!sessions.have_left(), "it was taken back");
+            assert_eq!(sessions.close(a, own, SessionEnd::Left), Some(SessionEnd::Left));
+            leave(b);
+            assert_eq!(sessions.close(b, own, SessionEnd::Left), Some(SessionEnd::Died));
+            let ends = [a, b].map(|session| sessions.reap(session));
+            let expected = [SessionEnd::Left, SessionEnd::Died].map(|how| fenced.then_some(how));
+            assert_eq!(ends, expected);
+            // Its node was down when it ended.
+            leave(a);
+            assert_eq!(Sessions::restore(&node, fenced).1, 1);
+        }
     }
 
     #[test]
@@ -404,6 +467,7 @@ mod tests {
         free_own_slot(node.region(), first);
         let second = sessions.open(own).unwrap();
         assert_eq!(second.slot, first.slot);
-        assert!(!sessions.close(first, own, SessionEnd::Left), "it must not end the second");
+        let ended = sessions.close(first, own, SessionEnd::Left);
+        assert_eq!(ended, None, "it must not end the second");
     }
 }

@@ -53,10 +53,11 @@ impl<F: Fabric> Client<F> {
         let entry_len = self.first_read_len(key_len, Want::Key);
         batch.old.clear();
         batch.rest.clear();
-        let epoch = self.session.pin(&self.fabric)?;
+        let mut epoch = self.session.pin(&self.fabric)?;
         self.find_doomed(batch, keys, entry_len).await?;
-        self.take_out(batch, &mut deleted).await?;
-        drop(epoch);
+        epoch.owe();
+        let taken_out = self.take_out(batch, &mut deleted).await;
+        epoch.ends_with(taken_out)?;
         if self.is_near {
             for key in &batch.rest {
                 let key = usize::from(*key);

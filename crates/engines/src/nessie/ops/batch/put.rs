@@ -4,6 +4,7 @@ use loch_fabric::limits::BUCKET_WORDS_MAX;
 use loch_fabric::{Chase, Fabric, FabricError, RemoteAddr, Step, Swap};
 
 use super::{add_error, longest};
+use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::limits::{BATCH_PUT_BYTES_MAX, BATCH_PUTS};
 use crate::nessie::client::Client;
@@ -79,18 +80,24 @@ impl<F: Fabric> Client<F> {
         let entry_len = self.first_read_len(key_len, Want::Key);
         batch.old.clear();
         batch.rest.clear();
-        let epoch = self.session.pin(&self.fabric)?;
-        if let Err(error) = self.write_all_entries(batch, pairs).await {
-            return Err(self.released(batch.owned.drain(..), error));
-        }
+        let mut epoch = self.session.pin(&self.fabric)?;
+        epoch.owe();
+        let mut found = self.write_all_entries(batch, pairs).await;
         let count = batch.owned.len();
-        if let Err(error) = self.find_old(batch, &pairs[..count], entry_len).await {
+        if found.is_ok() {
+            found = self.find_old(batch, &pairs[..count], entry_len).await;
+        }
+        if let Err(error) = found {
             // No word of the index names the entries.
-            return Err(self.released(batch.owned.drain(..), error));
+            let error = self.released(batch.owned.drain(..), error);
+            epoch.paid();
+            return Err(error);
         }
         self.replace_entries(batch, pairs, &mut stored).await?;
-        let epoch = Some(epoch).filter(|_| !planted::is(Bug::BatchRestUnpinned));
+        let mut epoch = Some(epoch).filter(|_| !planted::is(Bug::BatchRestUnpinned));
         let renewed = self.insert_rest(batch, &mut stored).await?;
+        // Each entry that is left has an operation of its own, which owes it.
+        epoch.iter_mut().for_each(Pin::paid);
         self.install_rest(batch, pairs, renewed, &mut stored).await?;
         drop(epoch);
         self.put_others(count, &pairs[count..], &mut stored).await?;
@@ -308,7 +315,8 @@ impl<F: Fabric> Client<F> {
             let number = usize::from(*key);
             let (version, own) = (batch.written[number].version, batch.owned[number]);
             let draft = draft(&pairs[number], batch.looks[number].hash, version);
-            let epoch = self.session.pin(&self.fabric)?;
+            let mut epoch = self.session.pin(&self.fabric)?;
+            epoch.owe();
             let is_renewed = renewed.contains(*key);
             begun.push(async move {
                 let (own, epoch) = match is_renewed {

@@ -24,7 +24,7 @@ fn a_node_is_answered_while_a_card_takes_its_time_to_end_a_connection() {
     let (dies, lives) = (rig.open(0, GONE), rig.open(0, Process::own()));
     rig.connect_soon(0, Caller::Session(dies), 1, "slow");
     rig.places[1].book.hold(SLOW);
-    assert!(rig.places[0].sessions.close(dies, GONE, SessionEnd::Died));
+    assert!(rig.places[0].sessions.close(dies, GONE, SessionEnd::Died).is_some());
     rig.control(0).plane().sessions_ended();
     rig.connect_soon(0, Caller::Session(lives), 1, "meanwhile");
     assert_eq!(rig.admitted(1), [json!("slow"), json!("meanwhile")]);
@@ -45,7 +45,7 @@ fn a_node_serves_its_own_clients_while_a_card_takes_its_time() {
     let (dies, lives) = (rig.open(0, Process::own()), Caller::Session(rig.open(0, Process::own())));
     rig.connect(0, Caller::Session(dies), 0, "slow").unwrap();
     rig.places[0].book.hold(SLOW);
-    assert!(rig.places[0].sessions.close(dies, Process::own(), SessionEnd::Died));
+    assert!(rig.places[0].sessions.close(dies, Process::own(), SessionEnd::Died).is_some());
     rig.control(0).plane().sessions_ended();
     rig.connect(0, lives, 0, "meanwhile").unwrap();
     assert_eq!(rig.places[0].sessions.dying(), [dies]);
