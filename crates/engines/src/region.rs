@@ -25,10 +25,18 @@ pub const LAYOUT_VERSION: u32 = 5;
 pub const EPOCH_OFFSET: u64 = 1024;
 /// Offset of the word from which writers lease stamps.
 pub const STAMP_OFFSET: u64 = 1088;
+/// The bits of a stamp. Half of the stamps of a node are more than it hands out in five hundred
+/// years.
+pub const STAMP_BITS: u32 = 50;
+/// The first stamp of a region is one of so many: half of them.
+pub const FIRST_STAMPS: u64 = 1 << (STAMP_BITS - 1);
 /// Offset of the word from which session incarnations are taken.
 pub const INCARNATION_OFFSET: u64 = 1152;
 /// Offset of the word that bounds the session slots that may hold pins: none from it on ever did.
 pub const PINNERS_OFFSET: u64 = 1216;
+/// Offset of the identities of the other nodes' memory, a word for each node: that of the memory
+/// with which this region's words may name entries there, 0 if the node was not met yet.
+pub const PEERS_OFFSET: u64 = 2048;
 /// Offset of the table directory.
 pub const DIRECTORY_OFFSET: u64 = 4096;
 /// Offset of the session slots.
@@ -161,6 +169,7 @@ pub const SCRUBBER_SLOT: u32 = 0;
 const _: () = {
     assert!(size_of::<Header>() == 48);
     assert!(size_of::<Header>() as u64 <= EPOCH_OFFSET);
+    assert!(PEERS_OFFSET + NODES_MAX as u64 * 8 <= DIRECTORY_OFFSET);
     assert!(size_of::<SessionSlot>() as u64 == SESSION_BYTES);
     assert!(size_of::<TableEntry>() == 192);
     assert!(DIRECTORY_OFFSET + (TABLES_MAX * size_of::<TableEntry>()) as u64 <= SESSIONS_OFFSET);

@@ -7,10 +7,8 @@
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
 use crate::error::EngineError;
-use crate::region::STAMP_OFFSET;
+use crate::region::{STAMP_BITS, STAMP_OFFSET};
 
-/// Stamps of a node: more than it hands out in a thousand years.
-const STAMP_BITS: u32 = 50;
 /// Stamps leased at a time: enough for half a second of a worker that does nothing else.
 const BLOCK: u64 = 1 << 22;
 

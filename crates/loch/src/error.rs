@@ -265,12 +265,11 @@ pub enum Error {
 
     // Try again.
     /// Other clients kept changing the key's entries, or took the memory that became free, until
-    /// the time was over. Or the entries cannot be found because a node has come back without its
-    /// memory.
+    /// the time was over.
     #[error(
         "table {table:?}: not done within {timeout_us} us: a worker does not answer, or other \
          clients kept changing the same entries, or have taken or pinned all memory that became \
-         free, or a node has come back without its memory, which `loch check` tells"
+         free"
     )]
     Timeout {
         /// The table.

@@ -10,11 +10,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use loch_engines::engine::{Place, Sizes};
 use loch_engines::error::LayoutError;
 use loch_engines::nessie::hash::TableMap;
-use loch_engines::region::{DIRECTORY_OFFSET, Header, SESSION_BYTES, SESSIONS_OFFSET, TableEntry};
+use loch_engines::region::{
+    DIRECTORY_OFFSET, Header, PEERS_OFFSET, SESSION_BYTES, SESSIONS_OFFSET, TableEntry,
+};
 use loch_engines::registry::{EngineId, Map};
 use loch_fabric::shm::{Region, RegionError, ShmEndpoint};
 use loch_fabric::{RegionId, RemoteAddr};
@@ -122,12 +125,61 @@ impl Member {
         Some(Map::of(entry, &places).expect("it was checked when it was read"))
     }
 
+    /// The name of a table of whose index words on one node may name entries on another, if there
+    /// is one. It is one of nessie in which no node owns a key.
+    fn spread_table(&self) -> Option<&str> {
+        let spreads = |table: &usize| {
+            let parts = self.parts(*table);
+            parts.as_ref().and_then(Map::nessie).is_some_and(|map| !map.shape.coupled)
+        };
+        let table = (0..self.tables.len()).find(spreads)?;
+        self.tables[table].name()
+    }
+
+    /// The word of this node's region that has the identity of another node's memory.
+    fn peer_word(&self, node: &Self) -> Option<&AtomicU64> {
+        let number = u64::from(node.header.node);
+        Some(self.mapped()?.word(PEERS_OFFSET + number * size_of::<u64>() as u64))
+    }
+
+    /// Notes that from now on words of this node's index may name entries of that memory of another
+    /// node.
+    pub fn meet(&self, node: &Self) {
+        if !self.mapped().is_some_and(|region| region.is_writable()) {
+            return;
+        }
+        if let Some(word) = self.peer_word(node) {
+            let _ =
+                word.compare_exchange(0, node.header.identity, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
+
+    /// Checks that another node has the memory with which this one has met it, if words of this
+    /// one's index may name entries of it.
+    fn check_memory(&self, node: &Self) -> Result<()> {
+        let known = self.peer_word(node).map_or(0, |word| word.load(Ordering::Acquire));
+        if known == 0 || known == node.header.identity || self.header.node == node.header.node {
+            return Ok(());
+        }
+        let Some(table) = self.spread_table() else { return Ok(()) };
+        let (name, socket) = (&node.name, node.socket.display());
+        Err(Error::ClusterMismatch {
+            problem: format!(
+                "node {name:?} ({socket}) has come back without its memory, and the index of table \
+                 {table:?} on node {:?} ({}) still names entries that were there: stop all nodes, \
+                 remove all their regions, and start the cluster fresh",
+                self.name,
+                self.socket.display()
+            ),
+        })
+    }
+
     /// The number of client session slots that are taken, if the region is mapped.
     pub fn client_sessions_taken(&self) -> Option<u32> {
         let region = self.mapped()?;
         let taken = |slot: &u32| {
             let word = region.word(SESSIONS_OFFSET + *slot as u64 * SESSION_BYTES);
-            word.load(std::sync::atomic::Ordering::Relaxed) != 0
+            word.load(Ordering::Relaxed) != 0
         };
         Some((1..=self.client_sessions()).filter(taken).count() as u32)
     }
@@ -255,7 +307,7 @@ impl ClusterMemory {
     /// Joins the nodes of a cluster; node `home` has to be known.
     ///
     /// # Errors
-    /// [`Error::ClusterMismatch`] names node and table.
+    /// [`Error::ClusterMismatch`] names node and table, or the node that lacks its memory.
     pub fn join(nodes: Vec<Option<Member>>, home: usize) -> Result<Self> {
         let first = nodes[home].as_ref().expect("the home node is known");
         for (number, node) in nodes.iter().enumerate() {
@@ -263,6 +315,12 @@ impl ClusterMemory {
                 check_member(first, node, number, nodes.len())?;
             }
         }
+        let pairs = || {
+            let others = |one| nodes.iter().flatten().map(move |other| (one, other));
+            nodes.iter().flatten().flat_map(others)
+        };
+        pairs().try_for_each(|(one, other)| one.check_memory(other))?;
+        pairs().for_each(|(one, other)| one.meet(other));
         let place = |table: usize, number: usize| {
             // An unknown node is never accessed, so its offset does not matter.
             let node = nodes[number].as_ref().unwrap_or(first);
@@ -336,7 +394,8 @@ impl ClusterMemory {
     }
 }
 
-/// Checks that a node is the expected one, and declares the same tables as the first.
+/// Checks that a node is the expected one, declares the same tables as the first, and has the
+/// memory that the first knows.
 pub(crate) fn check_member(
     first: &Member,
     node: &Member,
@@ -376,5 +435,5 @@ pub(crate) fn check_member(
             ));
         }
     }
-    Ok(())
+    first.check_memory(node)
 }

@@ -10,6 +10,8 @@
 //!    [`crate::private`].
 //! 5. The sessions of a new region have other numbers than the sessions of a region that was in its
 //!    place. Workers of other nodes know sessions by number, together with their last answers.
+//! 6. The stamps of a new region begin at random, so no version, tag or generation of a region that
+//!    was in its place comes again: words of other nodes may still name them.
 //!
 //! # Faults
 //! A node that dies while it makes its region leaves a file `….new`, which the next start removes.
@@ -23,7 +25,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use loch_engines::error::LayoutError;
-use loch_engines::region::{DIRECTORY_OFFSET, Header, INCARNATION_OFFSET, LAYOUT_VERSION};
+use loch_engines::region::{
+    DIRECTORY_OFFSET, FIRST_STAMPS, Header, INCARNATION_OFFSET, LAYOUT_VERSION, STAMP_OFFSET,
+};
 use loch_engines::registry::Map;
 use loch_fabric::shm::{OnProgress, Region, RegionError, TMPFS_MAGIC};
 use loch_fabric::{RegionId, RemoteAddr};
@@ -211,14 +215,16 @@ fn create(path: &Path, plan: &Plan, on_progress: OnProgress<'_>) -> Result<Optio
 
 /// Writes header and directory into a region of zeros.
 pub(crate) fn format(region: &Region, plan: &Plan) -> Result<()> {
-    let mut random = [[0; 8]; 2];
+    let mut random = [[0; 8]; 3];
     rustix::rand::getrandom(random.as_flattened_mut(), rustix::rand::GetRandomFlags::empty())
         .map_err(Error::os("draw random bytes for", Path::new("the region")))?;
-    let [identity, session] = random.map(u64::from_le_bytes);
+    let [identity, session, stamp] = random.map(u64::from_le_bytes);
     let header = Header { identity: identity | 1, ..plan.header }.sealed();
     // Invariant 5.
     let counter = region.word(INCARNATION_OFFSET);
     counter.store(session & FIRST_SESSION_MASK, Ordering::Relaxed);
+    // Invariant 6.
+    region.word(STAMP_OFFSET).store(stamp % FIRST_STAMPS, Ordering::Relaxed);
     for table in &plan.tables {
         let at = RemoteAddr::new(RegionId(0), table.offset);
         let places = vec![(at, header.sessions); header.nodes.into()];

@@ -40,6 +40,7 @@ use crate::nessie::layout::ite::Ite;
 use crate::nessie::memory::claims::Claimed;
 use crate::net::CacheLimits;
 use crate::planted::{self, Bug};
+use crate::region::STAMP_BITS;
 use crate::spare::SpareBuffers;
 
 /// A client of a table: one thread's session, endpoint, free entries and cache.
@@ -134,9 +135,7 @@ struct Stamps {
 /// Blocks start small, for clients that write once, and double up to this length.
 const STAMP_BLOCK_MAX: u64 = 1 << 16;
 const STAMP_BLOCK_MIN: u64 = 16;
-/// Bits of a stamp below the node's number. Node and stamp together fit an EMPTY word's tag.
-const STAMP_BITS: u32 = 50;
-/// Stamps of a node: more than it hands out in a thousand years.
+/// Stamps of a node. Node and stamp together fit an EMPTY word's tag.
 const STAMPS: u64 = 1 << STAMP_BITS;
 
 const _: () = assert!(NODES_MAX << (58 - STAMP_BITS) <= 1 << 16, "a tag has 58 bits or more");

@@ -339,6 +339,7 @@ impl InboundLink<'_> {
             ))
         })?;
         self.plane.fences().check(home, hello.process)?;
+        members.meet(home, hello);
         Ok(home)
     }
 

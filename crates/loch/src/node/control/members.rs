@@ -102,6 +102,7 @@ impl Members {
 
     /// A node whose hello was checked is up.
     pub(super) fn met(&self, node: usize, hello: &Hello) {
+        self.meet(node, hello);
         let member = self.parse(hello, node).ok();
         let known = &mut self.nodes()[node];
         if known.up {
@@ -109,6 +110,13 @@ impl Members {
         }
         tracing::info!(node, name = hello.name, "a node of the cluster is up");
         *known = Known { member, up: true, sessions_taken: known.sessions_taken, why: None };
+    }
+
+    /// The clients of a node whose hello was checked are let in from now on.
+    pub(super) fn meet(&self, node: usize, hello: &Hello) {
+        if let Ok(member) = self.parse(hello, node) {
+            self.own.meet(&member);
+        }
     }
 
     /// A node is not up.
