@@ -471,7 +471,7 @@ impl Grace {
         while let Some((node, sessions, epoch)) = self.awaited.last().copied() {
             let at = RemoteAddr::new(node, SESSIONS_OFFSET);
             let bytes = (sessions as u64 * SESSION_BYTES) as usize;
-            let (slots, done) = fabric.read(at, bytes, Buf::with_capacity(bytes)).await;
+            let (slots, done) = fabric.read_whole_words(at, bytes, Buf::with_capacity(bytes)).await;
             done?;
             for slot in slots.chunks_exact(SESSION_BYTES as usize) {
                 let slot = SessionSlot::read_from_bytes(slot).expect("a chunk is a slot long");

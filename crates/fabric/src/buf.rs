@@ -70,6 +70,11 @@ impl Buf {
         self.bytes.truncate(len);
     }
 
+    /// Forgets the first `len` bytes.
+    pub(crate) fn remove_first(&mut self, len: usize) {
+        self.bytes.drain(..len);
+    }
+
     /// The bytes as a `Vec`, without copying.
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-use crate::limits::{BUCKET_WORDS_MAX, DOORBELL_READS_MAX, READ_WORDS_MAX};
+use crate::limits::{BUCKET_WORDS_MAX, DOORBELL_READS_MAX, READ_WORDS_MAX, WHOLE_WORDS_BYTES_MAX};
 use crate::sync::{Ordering, fence};
 use crate::{Buf, Counters, RegionId, RemoteAddr, Result};
 
@@ -156,7 +156,9 @@ pub trait Fabric {
         words: usize,
     ) -> impl Future<Output = Result<[u64; BUCKET_WORDS_MAX]>> + '_;
 
-    /// READs `len` bytes and appends them to `buf`. A verb that is refused appends nothing.
+    /// READs `len` bytes and appends them to `buf`. A verb that is refused appends nothing. The
+    /// aligned words of a READ of up to [`limits::WHOLE_WORDS_BYTES_MAX`](crate::limits) bytes are
+    /// whole; those of a longer one may be torn ([`Fabric::read_whole_words`]).
     fn read(
         &self,
         at: RemoteAddr,
@@ -280,6 +282,31 @@ pub trait Fabric {
             for (number, swap) in swaps.iter().enumerate() {
                 seen(number, self.compare_swap(swap.at, swap.expect, swap.new).await);
             }
+        }
+    }
+
+    /// READs `len` bytes of words and appends them to `buf`. However many there are, each aligned
+    /// word is whole. The READs are one round trip, and are posted when this is first polled.
+    fn read_whole_words(
+        &self,
+        at: RemoteAddr,
+        len: usize,
+        buf: Buf,
+    ) -> impl Future<Output = (Buf, Result<()>)> + '_ {
+        async move {
+            if len <= WHOLE_WORDS_BYTES_MAX {
+                return self.read(at, len, buf).await;
+            }
+            let mut pieces = Vec::with_capacity(len / WHOLE_WORDS_BYTES_MAX + 1);
+            let mut done = 0;
+            while done < len {
+                // Each piece but the last ends with a word.
+                let from = at.add(done as u64);
+                let some = WHOLE_WORDS_BYTES_MAX - (from.offset() % 8) as usize;
+                pieces.push((from, some.min(len - done)));
+                done += some;
+            }
+            self.read_many(&pieces, buf).await
         }
     }
 

@@ -39,7 +39,9 @@ use std::cell::Cell;
 use std::future::Future;
 
 use backends::{BYTES, Cluster, REGIONS, Shm, Sim};
-use loch_fabric::limits::{BUCKET_WORDS_MAX, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX};
+use loch_fabric::limits::{
+    BUCKET_WORDS_MAX, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX, WHOLE_WORDS_BYTES_MAX,
+};
 use loch_fabric::{
     Buf, Chase, Fabric, FabricError, RegionId, RemoteAddr, RoundTrip, Step, Swap, Validation,
     VerbCount, lanes,
@@ -99,6 +101,7 @@ suite! {
         random_words_differ,
         atomics_of_many_lose_nothing,
         words_do_not_tear,
+        words_of_long_reads_do_not_tear,
         what_was_awaited_is_settled,
     ]
 }
@@ -852,6 +855,46 @@ fn words_do_not_tear<C: Cluster>() {
                 let words = image[if number % 2 == 0 { 0 } else { 5 }..].chunks_exact(8);
                 words.for_each(|w| assert!(w.iter().all(|b| *b == w[0]), "torn: {w:?}"));
             }
+        })
+    });
+}
+
+/// More is READ than the buffers on the way hold, and the client is slow to take it: over TCP words
+/// were sent in two halves of two moments.
+fn words_of_long_reads_do_not_tear<C: Cluster>() {
+    const LEN: usize = 3 * WHOLE_WORDS_BYTES_MAX / 2;
+    const UNDER_WAY: usize = 48;
+    const READS: usize = 4 * UNDER_WAY;
+    const READERS: u64 = 2;
+    /// More than there are while the readers read.
+    const WRITES_MAX: u32 = 1_000_000;
+    const ENDED: RemoteAddr = RemoteAddr::new(THERE, BYTES - 8);
+    C::new().run(&[THERE, HERE, HERE], |f, number| {
+        Box::pin(async move {
+            if number == 0 {
+                let images = [1, 2].map(|byte| vec![byte; LEN]);
+                for image in (0..WRITES_MAX).map(|round| &images[round as usize % 2]) {
+                    put(f, at(THERE, 0), image).await;
+                    f.pause(1).await;
+                    if word(f, ENDED).await == READERS {
+                        return;
+                    }
+                }
+                panic!("the readers do not end");
+            }
+            // Not from the first word's first byte on, nor to the last one's last byte.
+            let read = |_| f.read_whole_words(at(THERE, 3), LEN - 4, Buf::with_capacity(LEN));
+            let reads = (0..READS).map(read);
+            let (mut whole, mut torn) = (0, 0);
+            let has_come = |(buf, done): (Buf, Result<(), FabricError>)| {
+                let words = buf.get(5..).unwrap_or_default().chunks_exact(8);
+                let is_whole = |word: &[u8]| word.iter().all(|byte| *byte == word[0]);
+                torn += words.filter(|word| !is_whole(word)).count();
+                whole += usize::from(done.is_ok());
+            };
+            lanes::run(UNDER_WAY, reads, has_come).await;
+            f.fetch_add(ENDED, 1).await.expect("it is in bounds");
+            assert_eq!((whole, torn), (READS, 0), "READs that ended well, and torn words");
         })
     });
 }

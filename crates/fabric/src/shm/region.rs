@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::pages::{HUGE_BYTES, OnProgress, Pages, Wanted};
+use crate::Buf;
 use crate::bounds::is_inside;
 
 /// Why a region file could not be made or mapped.
@@ -330,6 +331,17 @@ impl Region {
         let place = self.place(offset, into.len() as u64);
         // SAFETY: `place` has checked the bounds; `into` is private memory of the same length.
         unsafe { super::copy::copy_out(place, into.as_mut_ptr(), into.len()) };
+    }
+
+    /// Appends `len` bytes to a buffer.
+    ///
+    /// # Panics
+    /// If they are not all inside the region.
+    pub(crate) fn append_to(&self, offset: u64, len: usize, buf: &mut Buf) {
+        let place = self.place(offset, len as u64);
+        // SAFETY: `place` has checked the bounds; the copy fills `len` bytes of private memory, for
+        // which `append_with` has made room.
+        unsafe { buf.append_with(len, |into| super::copy::copy_out(place, into, len)) };
     }
 
     /// Copies bytes in.

@@ -20,7 +20,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::admission::{Admitted, Entered, SeatId};
 use super::frame::{
-    Answer, Garbage, REQUEST_BYTES, Refusal, RequestHeader, SwapWords, Unwelcome, Verb, Wanted,
+    ANSWER_BYTES, Answer, Garbage, REQUEST_BYTES, Refusal, RequestHeader, SwapWords, Unwelcome,
+    Verb, Wanted,
 };
 use super::lent::Lent;
 use super::letters::Letters;
@@ -29,7 +30,10 @@ use super::sealed::{BadRecord, Broken};
 use super::socket::Moved;
 use super::stream::{Halves, Inward};
 use super::turns::Waker;
-use crate::limits::{TCP_CHUNK_BYTES, TCP_STRAIGHT_BYTES_MIN, TCP_TURN_BYTES};
+use crate::Buf;
+use crate::limits::{
+    TCP_CHUNK_BYTES, TCP_STRAIGHT_BYTES_MIN, TCP_TURN_BYTES, WHOLE_WORDS_BYTES_MAX,
+};
 use crate::shm::Region;
 
 /// Why a connection has to end.
@@ -67,6 +71,9 @@ impl From<Broken> for Cut {
     }
 }
 
+/// Answers of so many bytes are sent before the next is added: that one may be a READ of words.
+const ANSWERS_FULL_BYTES: usize = TCP_CHUNK_BYTES - WHOLE_WORDS_BYTES_MAX - ANSWER_BYTES;
+
 /// What a connection waits for after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -86,7 +93,7 @@ pub(super) struct Scratch {
     /// The part of `received` that was not taken.
     begin: usize,
     end: usize,
-    answers: Vec<u8>,
+    answers: Buf,
 }
 
 /// A long transfer of which a part is left, straight between socket and region.
@@ -107,23 +114,23 @@ pub(super) struct Connection {
     /// What was received and not taken.
     received: Vec<u8>,
     /// Answers that the socket did not take.
-    answers: Vec<u8>,
+    answers: Buf,
     body: Option<Body>,
 }
 
 impl Scratch {
     pub fn new() -> Self {
         let received = vec![0; TCP_CHUNK_BYTES].into();
-        Self { received, begin: 0, end: 0, answers: Vec::with_capacity(TCP_CHUNK_BYTES) }
+        Self { received, begin: 0, end: 0, answers: Buf::with_capacity(TCP_CHUNK_BYTES) }
     }
 
-    fn load(&mut self, received: &mut Vec<u8>, answers: &mut Vec<u8>) {
+    fn load(&mut self, received: &mut Vec<u8>, answers: &mut Buf) {
         (self.begin, self.end) = (0, received.len());
         self.received[..received.len()].copy_from_slice(received);
         self.answers.clear();
         self.answers.extend_from_slice(answers);
         // A connection at rest holds no memory.
-        (*received, *answers) = (Vec::new(), Vec::new());
+        (*received, *answers) = (Vec::new(), Buf::new());
     }
 
     fn rest(&self) -> &[u8] {
@@ -198,7 +205,7 @@ impl Connection {
     ) -> Result<Self, Cut> {
         let Halves { inward, outward } = halves;
         client.enter().ok_or(Cut::Fenced)?.connect(&socket, outward, welcome)?;
-        let (received, answers) = (Vec::new(), Vec::new());
+        let (received, answers) = (Vec::new(), Buf::new());
         Ok(Self { socket, client, inward, received, answers, body: None })
     }
 
@@ -256,8 +263,7 @@ impl Connection {
         }
         let next = next?;
         self.received.extend_from_slice(scratch.rest());
-        self.answers.append(&mut scratch.answers);
-        self.answers.shrink_to_fit();
+        self.answers = scratch.answers.to_vec().into();
         self.after_turn(&mut gate, next)
     }
 
@@ -276,7 +282,7 @@ impl Connection {
 
     fn go_on(&mut self, turn: &mut Turn<'_, '_>) -> Result<Next, Cut> {
         loop {
-            let full = turn.scratch.answers.len() >= TCP_CHUNK_BYTES / 2;
+            let full = turn.scratch.answers.len() >= ANSWERS_FULL_BYTES;
             let sends = matches!(self.body, Some(Body::Out { .. }));
             if (full || sends) && !self.send_answers(turn)? {
                 return Ok(Next::Write);
@@ -311,7 +317,7 @@ impl Connection {
                 Moved::End => return Err(Cut::Ended),
             }
         }
-        answers.drain(..sent);
+        answers.remove_first(sent);
         Ok(answers.is_empty())
     }
 
@@ -346,7 +352,10 @@ impl Connection {
             Wanted::Verb(request) => request,
             Wanted::Message { mailbox, len } => return self.deliver(turn, mailbox, len as usize),
         };
-        let is_straight = request.len as usize >= TCP_STRAIGHT_BYTES_MIN;
+        let is_straight = match request.verb {
+            Verb::Read => request.len as usize > WHOLE_WORDS_BYTES_MAX,
+            _ => request.len as usize >= TCP_STRAIGHT_BYTES_MIN,
+        };
         let body_bytes = if is_straight { 0 } else { request.body_bytes() };
         if turn.scratch.rest().len() < REQUEST_BYTES + body_bytes {
             return self.receive(turn);
@@ -380,11 +389,7 @@ impl Connection {
             turn.has_changed |= request.verb != Verb::Read;
             match request.verb {
                 Verb::Read if is_straight => self.body = Some(Body::Out { offset, left }),
-                Verb::Read => {
-                    let at = answers.len();
-                    answers.resize(at + left, 0);
-                    region.copy_out(offset, &mut answers[at..]);
-                }
+                Verb::Read => region.append_to(offset, left, answers),
                 Verb::Write => region.copy_in(offset, body),
                 Verb::CompareSwap => {
                     let (words, _) = SwapWords::read_from_prefix(body).expect("it is as long");
@@ -518,7 +523,7 @@ impl Connection {
 
 /// Answers before the verb was applied, if a test has planted that.
 #[inline(always)]
-fn break_promise(lent: &Lent, gate: &mut Entered<'_>, answers: &mut Vec<u8>) -> io::Result<()> {
+fn break_promise(lent: &Lent, gate: &mut Entered<'_>, answers: &mut Buf) -> io::Result<()> {
     if lent.planted.is(Fault::AnsweredBeforeApplied) {
         gate.send(answers)?;
         answers.clear();

@@ -4,8 +4,8 @@
 //! # From a verb to its result
 //! A request arrives in a frame (`frame.rs`), is checked against the keys of its connection
 //! (`keys.rs`), is executed in its connection's turn by a thread of the agent or by a worker
-//! (`connection.rs`, `drive.rs`, `seat.rs`), and is answered. What is long goes straight between
-//! socket and region (`socket.rs`).
+//! (`connection.rs`, `drive.rs`, `seat.rs`), and is answered. Long values go straight between
+//! socket and region (`socket.rs`); words are copied one by one.
 //!
 //! # From a request to a worker to its reply
 //! A message waits in the worker's mailbox (`letters.rs`), until the worker takes it and answers on
@@ -20,7 +20,8 @@
 //!
 //! # Invariants
 //! 1. A verb is executed with the processor's accesses and atomics: it is atomic with those of the
-//!    processes that have mapped the region.
+//!    processes that have mapped the region. So are the words of a READ of up to
+//!    [`WHOLE_WORDS_BYTES_MAX`](crate::limits) bytes.
 //! 2. The verbs of a connection are executed in the order in which they were posted, and each is
 //!    answered after it was executed.
 //! 3. A client has the rights of its grants, whatever it sends, and none after its [`Accepted`] was
@@ -31,8 +32,9 @@
 //! bounded amount of memory, and the other clients at most the turns of one.
 //!
 //! # Not promised
-//! That the words of a transfer of [`TCP_STRAIGHT_BYTES_MIN`](crate::limits) bytes or more are
-//! whole while it is under way.
+//! That the words of a READ of more than [`WHOLE_WORDS_BYTES_MAX`](crate::limits) bytes are whole,
+//! nor those of a WRITE of [`TCP_STRAIGHT_BYTES_MIN`](crate::limits) or more before it is over: the
+//! system copies them, and may take the two parts of a word at two moments.
 
 mod admission;
 mod agent;

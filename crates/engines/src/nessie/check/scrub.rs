@@ -235,7 +235,8 @@ impl<F: Fabric> Client<F> {
         for (region, slots) in self.map.sessions() {
             let bytes = (*slots as u64 * SESSION_BYTES) as usize;
             let at = RemoteAddr::new(*region, SESSIONS_OFFSET);
-            let (buf, done) = self.fabric.read(at, bytes, Buf::with_capacity(bytes)).await;
+            let buf = Buf::with_capacity(bytes);
+            let (buf, done) = self.fabric.read_whole_words(at, bytes, buf).await;
             done?;
             let incarnation =
                 |slot: &[u8]| u64::from_le_bytes(slot[..8].try_into().expect("eight bytes"));
@@ -265,7 +266,8 @@ pub async fn release_dead<F: Fabric>(
     owner: u32,
 ) -> Result<u64, EngineError> {
     let bytes = map.shape.geometry.chunks as usize * 8;
-    let (buf, done) = fabric.read(map.chunk_addr(dti, 0), bytes, Buf::with_capacity(bytes)).await;
+    let buf = Buf::with_capacity(bytes);
+    let (buf, done) = fabric.read_whole_words(map.chunk_addr(dti, 0), bytes, buf).await;
     done?;
     let words: Vec<u64> = buf
         .chunks_exact(8)

@@ -1,5 +1,6 @@
 //! Walks a whole table and verifies its invariants: `loch check`.
 
+use loch_fabric::limits::WHOLE_WORDS_BYTES_MAX;
 use loch_fabric::{Buf, Fabric, RemoteAddr};
 
 use super::report::{CheckReport, ForgottenOf, Scrubbed, Usage};
@@ -16,6 +17,7 @@ use crate::nessie::layout::slab::{Chunk, LARGE, Slab};
 const BROKEN_MAX: usize = 100;
 /// Words of the index that are read at a time.
 const BLOCK_WORDS: usize = 4096;
+const _: () = assert!(BLOCK_WORDS * 8 <= WHOLE_WORDS_BYTES_MAX);
 /// Looks at something that seems broken before it is reported: other clients may be changing it.
 const LOOKS: usize = 5;
 /// The pause between those looks.

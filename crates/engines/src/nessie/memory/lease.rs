@@ -142,7 +142,7 @@ impl<F: Fabric> Client<F> {
     async fn sweep(&self, class: Class, slab: Slab) -> Result<u32, EngineError> {
         let at = self.map.slab_addr(slab).add(SLAB_HEADER_BYTES);
         let len = class.entries as usize * 4;
-        let (notes, done) = self.fabric.read(at, len, self.spare.take()).await;
+        let (notes, done) = self.fabric.read_whole_words(at, len, self.spare.take()).await;
         done?;
         let mut alloc = self.alloc.borrow_mut();
         let list = alloc.list(class);
@@ -240,7 +240,8 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Vec<u64>, EngineError> {
         let bytes = (chunks.end - chunks.start) as usize * 8;
         let at = self.map.chunk_addr(dti, chunks.start);
-        let (buf, done) = self.fabric.read(at, bytes, Buf::with_capacity(bytes)).await;
+        let buf = Buf::with_capacity(bytes);
+        let (buf, done) = self.fabric.read_whole_words(at, bytes, buf).await;
         done?;
         let word = |w: &[u8]| u64::from_le_bytes(w.try_into().expect("eight bytes"));
         Ok(buf.chunks_exact(8).map(word).collect())
@@ -339,7 +340,7 @@ impl<F: Fabric> Client<F> {
     ) -> Result<(u32, Vec<u32>), EngineError> {
         let len = SLAB_HEADER_BYTES as usize + class.entries as usize * 4;
         let at = self.map.slab_addr(slab);
-        let (head, done) = self.fabric.read(at, len, Buf::with_capacity(len)).await;
+        let (head, done) = self.fabric.read_whole_words(at, len, Buf::with_capacity(len)).await;
         done?;
         let (header, notes) = head.split_at(SLAB_HEADER_BYTES as usize);
         let formatted = u64::from_le_bytes(header[8..16].try_into().expect("eight bytes"));

@@ -30,7 +30,8 @@ use super::lent::{Lent, Redeemed};
 use super::{Accepted, Agent, AgentOptions, Answer, Client, TcpEndpoint, TcpError};
 use crate::lanes::block_on;
 use crate::limits::{
-    TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN, TCP_STRANGERS_MAX,
+    TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN,
+    TCP_STRANGERS_MAX, WHOLE_WORDS_BYTES_MAX,
 };
 use crate::shm::{Region, parking};
 use crate::{Access, Buf, Fabric, FabricError, Grant, Granted, RegionId, RemoteAddr};
@@ -360,6 +361,8 @@ fn long_values_come_and_go_whole() {
     let lens = [
         TCP_STRAIGHT_BYTES_MIN - 1,
         TCP_STRAIGHT_BYTES_MIN,
+        WHOLE_WORDS_BYTES_MAX,
+        WHOLE_WORDS_BYTES_MAX + 1,
         TCP_CHUNK_BYTES,
         TCP_CHUNK_BYTES + 1,
         5_000_001,
@@ -515,7 +518,7 @@ fn a_turn_ends_also_while_there_is_more_to_do() {
     let (key, is_signaled, offset) = (keys[0], true, 0);
     let mut scratch = Scratch::new();
     // Short answers, one long answer, and one long WRITE.
-    let long = 4 * TCP_STRAIGHT_BYTES_MIN;
+    let long = 2 * WHOLE_WORDS_BYTES_MAX;
     for (verb, len, times) in
         [(Verb::Read, 1000, 20), (Verb::Read, long, 1), (Verb::Write, long, 1)]
     {
