@@ -11,8 +11,10 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::pages::{HUGE_BYTES, OnProgress, Pages, Wanted};
+use super::words;
 use crate::Buf;
 use crate::bounds::is_inside;
+use crate::sync::AtomicU64;
 
 /// Why a region file could not be made or mapped.
 #[derive(Debug, thiserror::Error)]
@@ -315,12 +317,40 @@ impl Region {
     /// If it is not 8-aligned inside the region.
     #[inline]
     pub fn word(&self, offset: u64) -> &std::sync::atomic::AtomicU64 {
+        // SAFETY: see `place_of_word`; others access it as an atomic or in the copy engine only. A
+        // store to a read-only mapping faults instead of corrupting; callers check `is_writable`.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.place_of_word(offset)) }
+    }
+
+    /// The place of a word: in bounds (`place` has checked it), aligned by the assertion (the base
+    /// is page-aligned), and mapped for the life of `self`.
+    #[inline]
+    fn place_of_word(&self, offset: u64) -> *mut u64 {
         assert!(offset.is_multiple_of(8), "the word at {offset:#x} is not aligned");
-        // SAFETY: in bounds (`place` has checked it) and aligned by the assertion (the base is
-        // page-aligned), mapped for the life of `self`, and others access it as an atomic or in the
-        // copy engine only. A store to a read-only mapping faults instead of corrupting; callers
-        // check `is_writable`.
-        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.place(offset, 8).cast()) }
+        self.place(offset, 8).cast()
+    }
+
+    #[inline]
+    fn shared_word(&self, offset: u64) -> &AtomicU64 {
+        assert!(self.writable, "the region is mapped read-only");
+        // SAFETY: as in `word`.
+        unsafe { &*self.place_of_word(offset).cast() }
+    }
+
+    /// Replaces the word at `offset` by `new` if it is `expect`. Returns the word that was there.
+    ///
+    /// # Panics
+    /// As [`Region::word`], or if the region is read-only.
+    pub(crate) fn compare_swap(&self, offset: u64, expect: u64, new: u64) -> u64 {
+        words::compare_swap(self.shared_word(offset), expect, new)
+    }
+
+    /// Adds to the word at `offset`, wrapping. Returns the word that was there.
+    ///
+    /// # Panics
+    /// As [`Region::compare_swap`].
+    pub(crate) fn fetch_add(&self, offset: u64, add: u64) -> u64 {
+        words::fetch_add(self.shared_word(offset), add)
     }
 
     /// Copies bytes out.

@@ -12,7 +12,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::{io, mem};
 
@@ -394,15 +393,12 @@ impl Connection {
                 Verb::CompareSwap => {
                     let (words, _) = SwapWords::read_from_prefix(body).expect("it is as long");
                     let (expect, new) = (words.expect.get(), words.new.get());
-                    let word = region.word(offset);
-                    let swapped =
-                        word.compare_exchange(expect, new, Ordering::AcqRel, Ordering::Acquire);
-                    let (Ok(was) | Err(was)) = swapped;
+                    let was = region.compare_swap(offset, expect, new);
                     answers.extend_from_slice(&was.to_le_bytes());
                 }
                 Verb::FetchAdd => {
                     let add = u64::from_le_bytes(body.try_into().expect("it is a word"));
-                    let was = region.word(offset).fetch_add(add, Ordering::AcqRel);
+                    let was = region.fetch_add(offset, add);
                     answers.extend_from_slice(&was.to_le_bytes());
                 }
             }
