@@ -14,6 +14,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+mod accepting;
 mod addr;
 mod away;
 mod bounds;
@@ -39,6 +40,7 @@ pub mod tcp;
 pub mod verbs;
 mod zeroed;
 
+pub use accepting::{is_of_one_connection, lengthen_queue};
 pub use addr::{RegionId, RemoteAddr};
 pub use buf::Buf;
 pub use counters::{Counters, Verb, VerbCount};

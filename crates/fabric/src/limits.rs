@@ -201,6 +201,10 @@ pub(crate) const TCP_STRANGERS_DESCRIPTORS: usize = 4;
 /// So many of them give way at a time if a thread has all that it may have.
 pub(crate) const TCP_STRANGERS_GIVE_WAY: usize = 32;
 
+/// The connections to a port that can wait to be accepted, if the system allows it
+/// (`net.core.somaxconn`).
+pub(crate) const TCP_BACKLOG: i32 = 4096;
+
 /// The connections that a thread accepts before others have their turns.
 pub(crate) const TCP_ACCEPTS_PER_TURN: usize = 64;
 

@@ -25,7 +25,7 @@ const LAYERS: [Layers; 16] = [
         folder: "crates/fabric/src/",
         order: &[
             &["addr", "bounds", "buf", "counters", "fork", "limits", "sync", "zeroed"],
-            &["error", "idle", "rate_limit", "rights"],
+            &["accepting", "error", "idle", "rate_limit", "rights"],
             &["networks"],
             &["fabric"],
             &["messages"],

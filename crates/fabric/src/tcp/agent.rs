@@ -19,6 +19,7 @@ use super::serving::AgentEndpoint;
 use super::setup::Answer;
 use super::thread::{Common, Listening, Others, Thread};
 use crate::RegionId;
+use crate::accepting::lengthen_queue;
 use crate::rights::{self, Access, Grant, Granted};
 use crate::shm::{Bell, Region};
 
@@ -65,6 +66,7 @@ impl Agent {
         assert!(threads > 0, "an agent needs a thread");
         let os = |action| move |source| TcpError::Os { action, source };
         listener.set_nonblocking(true).map_err(os("listen"))?;
+        lengthen_queue(&listener).map_err(os("listen"))?;
         let address = listener.local_addr().map_err(os("listen"))?;
         let mut drives = Vec::new();
         for _ in 0..threads {

@@ -27,15 +27,17 @@ use super::noise::MESSAGE_BYTES;
 use super::seat::{SEAT, Seats};
 use super::socket::{self, Moved};
 use crate::RateLimit;
+use crate::accepting::is_of_one_connection;
 use crate::idle::Idle;
 use crate::limits::{
     TCP_ACCEPT_PAUSE, TCP_ACCEPTS_PER_TURN, TCP_HELLO_PATIENCE, TCP_STRANGERS_DESCRIPTORS,
     TCP_STRANGERS_GIVE_WAY, TCP_STRANGERS_MAX,
 };
 
-/// Takes the connections to an agent's port that begin with something else than a client does. It
-/// is called by the agent's threads, which must not wait there.
-pub type Others = Box<dyn Fn(TcpStream) + Send + Sync>;
+/// Takes the connections to an agent's port that begin with something else than a client does, with
+/// the address from which each was accepted: a connection that its peer has reset since does not
+/// tell it any more. It is called by the agent's threads, which must not wait there.
+pub type Others = Box<dyn Fn(TcpStream, IpAddr) + Send + Sync>;
 
 /// The things that the threads of an agent share.
 pub(super) struct Common {
@@ -115,7 +117,7 @@ impl Listening {
                     self.next += 1;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => (),
+                Err(error) if is_of_one_connection(&error) => (),
                 Err(error) => {
                     // There are no descriptors left, or no memory. Others wait in the system.
                     if let Some(unsaid) = logs.not_accepted.due(Instant::now()) {
@@ -247,11 +249,12 @@ impl Thread {
                 self.drive.adopt(client);
             }
             Ok(Greeted::Other) => {
+                let from = stranger.from;
                 let Some(socket) = self.forget(event).and_then(Arc::into_inner) else { return };
                 if let Some(take) = &self.common.others
                     && rustix::io::ioctl_fionbio(&socket, false).is_ok()
                 {
-                    take(socket.into());
+                    take(socket.into(), from);
                 }
             }
             Err(cut) => self.send_away(event, &cut),

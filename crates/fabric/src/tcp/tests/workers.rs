@@ -369,7 +369,7 @@ fn requests_without_answers_do_not_pile_up() {
 #[test]
 fn a_connection_that_is_no_clients_is_passed_on() {
     let (passed, others) = mpsc::channel();
-    let take = Box::new(move |stream| drop(passed.send(stream)));
+    let take = Box::new(move |stream, from| drop(passed.send((stream, from))));
     let region = Arc::new(Region::anonymous(BYTES).unwrap());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let options = AgentOptions { others: Some(take), ..AgentOptions::default() };
@@ -377,7 +377,8 @@ fn a_connection_that_is_no_clients_is_passed_on() {
     let node = Node { region, agent };
     let mut stranger = node.stranger();
     stranger.write_all(b"L").unwrap();
-    let mut stream: TcpStream = others.recv_timeout(PATIENCE).unwrap();
+    let (mut stream, from): (TcpStream, _) = others.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(from, Ipv4Addr::LOCALHOST);
     stranger.write_all(b"OCH").unwrap();
     let mut said = [0; 4];
     stream.read_exact(&mut said).unwrap();

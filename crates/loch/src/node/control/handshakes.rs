@@ -47,10 +47,18 @@ struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Waiting {
-    link: u64,
+pub(super) struct Waiting {
+    /// Names the connection.
+    pub link: u64,
     source: IpAddr,
-    of_node: bool,
+    /// Whether it came from a node's address.
+    pub of_node: bool,
+}
+
+impl Waiting {
+    pub fn new(link: u64, from: IpAddr, of_node: bool) -> Self {
+        Self { link, source: source_of(from.to_canonical()), of_node }
+    }
 }
 
 /// The decision about a new connection.
@@ -86,8 +94,8 @@ impl Handshakes {
     /// invariant 4.
     pub fn enter(&self, link: u64, from: IpAddr, close: impl FnOnce(u64)) -> Entry {
         let mut state = self.state();
-        let comer = state.waiting_from(link, from);
-        match state.place_for(&comer) {
+        let comer = Waiting::new(link, from, state.is_nodes(from.to_canonical()));
+        match place_for(&comer, state.waiting.iter()) {
             Room::Free => {
                 state.waiting.push(comer);
                 Entry::Entered
@@ -130,7 +138,7 @@ impl Handshakes {
 }
 
 /// The place that a connection may take.
-enum Room {
+pub(super) enum Room {
     Free,
     /// The place of this link.
     Of(u64),
@@ -138,37 +146,35 @@ enum Room {
 }
 
 impl State {
-    fn waiting_from(&self, link: u64, from: IpAddr) -> Waiting {
-        let from = from.to_canonical();
-        Waiting { link, source: source_of(from), of_node: self.is_nodes(from) }
-    }
-
     fn is_nodes(&self, ip: IpAddr) -> bool {
         self.nodes.iter().any(|(named, came)| named.contains(&ip) || *came == Some(ip))
     }
+}
 
-    /// Finds a place by invariants 1 to 3.
-    fn place_for(&self, comer: &Waiting) -> Room {
-        let of_same = self.waiting.iter().filter(|it| it.source == comer.source);
-        if !comer.of_node && of_same.clone().count() >= HANDSHAKES_PER_SOURCE {
-            return of_same.clone().next().map_or(Room::None, |it| Room::Of(it.link));
-        }
-        if self.waiting.len() < HANDSHAKES_MAX {
-            return Room::Free;
-        }
-        let has_strangers = self.waiting.iter().any(|it| !it.of_node);
-        if !has_strangers && !comer.of_node {
-            return Room::None;
-        }
-        let rivals = self.waiting.iter().filter(|it| !it.of_node || !has_strangers);
-        let mut counts = HashMap::new();
-        for it in rivals.clone() {
-            *counts.entry(it.source).or_insert(0) += 1;
-        }
-        let most = counts.values().max().copied();
-        let oldest = rivals.clone().find(|it| counts.get(&it.source).copied() == most);
-        oldest.map_or(Room::None, |it| Room::Of(it.link))
+/// Finds a place for a connection among others, by invariants 1 to 3.
+pub(super) fn place_for<'a>(
+    comer: &Waiting,
+    waiting: impl Iterator<Item = &'a Waiting> + Clone,
+) -> Room {
+    let of_same = waiting.clone().filter(|it| it.source == comer.source);
+    if !comer.of_node && of_same.clone().count() >= HANDSHAKES_PER_SOURCE {
+        return of_same.clone().next().map_or(Room::None, |it| Room::Of(it.link));
     }
+    if waiting.clone().count() < HANDSHAKES_MAX {
+        return Room::Free;
+    }
+    let has_strangers = waiting.clone().any(|it| !it.of_node);
+    if !has_strangers && !comer.of_node {
+        return Room::None;
+    }
+    let rivals = waiting.filter(|it| !it.of_node || !has_strangers);
+    let mut counts = HashMap::new();
+    for it in rivals.clone() {
+        *counts.entry(it.source).or_insert(0) += 1;
+    }
+    let most = counts.values().max().copied();
+    let oldest = rivals.clone().find(|it| counts.get(&it.source).copied() == most);
+    oldest.map_or(Room::None, |it| Room::Of(it.link))
 }
 
 /// The address under which a connection is counted. An owner of one IPv6 address has all addresses

@@ -8,21 +8,23 @@
 //!    count on it. If the execution takes long the answer is `later`; no lock is held meanwhile,
 //!    and no other request waits.
 //! 3. A stranger cannot have a line logged as often as it likes ([`RateLimit`]).
+//! 4. An error of one connection delays no other: only when the system lacks descriptors or memory
+//!    does the port pause.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use loch_fabric::RateLimit;
+use loch_fabric::{RateLimit, is_of_one_connection, lengthen_queue};
 
 use super::ControlPlane;
+use super::arrivals::Arrivals;
 use super::channel::LinkError;
-use super::handshakes::Entry;
+use super::handshakes::{Entry, Handshakes};
 use super::link::{Link, host_of};
 use super::messages::{ControlReply, ControlRequest, Hello};
 use super::registry::{Ended, LinkId};
@@ -36,27 +38,35 @@ pub(crate) enum ControlPort {
     /// At this address.
     Listen(String),
     /// The fabric accepts connections at the node's address, and passes them on.
-    Passed {
-        streams: Receiver<Option<TcpStream>>,
-        /// Ends the streams, with `None`.
-        closer: SyncSender<Option<TcpStream>>,
-    },
+    Passed(Arc<Arrivals>),
 }
 
 /// The connections that come in.
 enum Incoming {
     Accepted(TcpListener),
-    Passed(Receiver<Option<TcpStream>>),
+    Passed(Arc<Arrivals>),
 }
 
 /// Ends [`Incoming`].
 enum Closer {
     Socket(TcpListener),
-    Channel(SyncSender<Option<TcpStream>>),
+    Arrivals(Arc<Arrivals>),
+}
+
+/// Listens at an address, at which many connections may wait to be accepted.
+///
+/// # Errors
+/// [`Error::Os`].
+pub(in crate::node) fn listen_at(address: &str) -> Result<TcpListener> {
+    let listening = TcpListener::bind(address).and_then(|listener| {
+        lengthen_queue(&listener)?;
+        Ok(listener)
+    });
+    listening.map_err(|error| cannot_listen(address, &error))
 }
 
 /// Why nobody can be let in at an address, and the way out.
-pub(in crate::node) fn cannot_listen(address: &str, error: &io::Error) -> Error {
+fn cannot_listen(address: &str, error: &io::Error) -> Error {
     let way_out = match error.kind() {
         io::ErrorKind::AddrInUse => ": another process listens there, which `ss -ltnp` names",
         io::ErrorKind::AddrNotAvailable => {
@@ -68,32 +78,33 @@ pub(in crate::node) fn cannot_listen(address: &str, error: &io::Error) -> Error 
 }
 
 impl ControlPort {
-    fn open(self) -> Result<(Incoming, Closer)> {
+    fn open(self, handshakes: &Arc<Handshakes>) -> Result<(Incoming, Closer)> {
         Ok(match self {
             Self::Listen(address) => {
                 let os = |action| Error::os(action, address.as_ref());
-                let bound = TcpListener::bind(&address);
-                let listener = bound.map_err(|error| cannot_listen(&address, &error))?;
+                let listener = listen_at(&address)?;
                 let closer = Closer::Socket(listener.try_clone().map_err(os("listen at"))?);
                 (Incoming::Accepted(listener), closer)
             }
-            Self::Passed { streams, closer } => {
-                (Incoming::Passed(streams), Closer::Channel(closer))
+            Self::Passed(arrivals) => {
+                arrivals.knows(handshakes.clone());
+                (Incoming::Passed(arrivals.clone()), Closer::Arrivals(arrivals))
             }
         })
     }
 }
 
 impl Incoming {
-    /// Waits for the next connection. Returns its address, too.
-    fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+    /// Waits for the next connection. Returns the address from which it was accepted, too: a
+    /// connection that has been reset since does not tell it.
+    fn next(&self) -> io::Result<(TcpStream, IpAddr)> {
         match self {
-            Self::Accepted(listener) => listener.accept(),
-            Self::Passed(streams) => {
-                let stream = streams.recv().ok().flatten();
-                let stream = stream.ok_or(io::ErrorKind::ConnectionAborted)?;
-                let from = stream.peer_addr()?;
-                Ok((stream, from))
+            Self::Accepted(listener) => {
+                let (stream, from) = listener.accept()?;
+                Ok((stream, from.ip()))
+            }
+            Self::Passed(arrivals) => {
+                arrivals.next().ok_or_else(|| io::ErrorKind::ConnectionAborted.into())
             }
         }
     }
@@ -106,7 +117,7 @@ impl Closer {
             Self::Socket(listener) => {
                 _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
             }
-            Self::Channel(channel) => _ = channel.send(None),
+            Self::Arrivals(arrivals) => arrivals.close(),
         }
     }
 }
@@ -149,7 +160,7 @@ impl ControlListener {
     /// # Errors
     /// [`Error::Os`].
     pub fn open(port: ControlPort, plane: Arc<ControlPlane>) -> Result<Self> {
-        let (incoming, closer) = port.open()?;
+        let (incoming, closer) = port.open(&plane.handshakes)?;
         let open_links = Arc::new(OpenLinks::default());
         let theirs = open_links.clone();
         let thread = std::thread::Builder::new()
@@ -201,6 +212,7 @@ fn listen(incoming: &Incoming, open_links: &Arc<OpenLinks>, plane: &Arc<ControlP
         }
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
+            Err(error) if is_of_one_connection(&error) => continue,
             Err(error) => {
                 if let Some(unsaid) = open_links.log_limits.not_accepted.due(Instant::now()) {
                     tracing::warn!(%error, unsaid, "the control port cannot take a connection");
@@ -210,7 +222,7 @@ fn listen(incoming: &Incoming, open_links: &Arc<OpenLinks>, plane: &Arc<ControlP
             }
         };
         number += 1;
-        if !wait_for_handshake_slot(open_links, plane, number, from.ip()) {
+        if !wait_for_handshake_slot(open_links, plane, number, from) {
             continue;
         }
         let Ok(clone) = stream.try_clone() else {
@@ -220,7 +232,7 @@ fn listen(incoming: &Incoming, open_links: &Arc<OpenLinks>, plane: &Arc<ControlP
         open_links.links().insert(number, clone);
         let (theirs, at) = (open_links.clone(), plane.clone());
         let spawned = std::thread::Builder::new().name("loch-link".into()).spawn(move || {
-            let link = InboundLink { number, from: from.ip(), open_links: &theirs, plane: &at };
+            let link = InboundLink { number, from, open_links: &theirs, plane: &at };
             let ended = link.receive(stream);
             tracing::debug!(%from, %ended, "a link of the control port has ended");
         });

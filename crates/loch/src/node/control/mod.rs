@@ -41,6 +41,7 @@
 //! [`HANDSHAKE_TIMEOUT`]: crate::limits::HANDSHAKE_TIMEOUT
 //! [`HOME_SILENCE_MAX`]: crate::limits::HOME_SILENCE_MAX
 
+pub(crate) mod arrivals;
 pub(crate) mod credentials;
 pub(crate) mod members;
 pub(crate) mod registry;
@@ -88,7 +89,7 @@ use fences::Fences;
 use handshakes::Handshakes;
 use jobs::{Job, Jobs};
 pub(crate) use listener::ControlPort;
-pub(in crate::node) use listener::cannot_listen;
+pub(in crate::node) use listener::listen_at;
 use listener::{ControlListener, InboundState};
 use members::Members;
 use registry::{Acceptor, Registry};
@@ -121,7 +122,7 @@ pub(crate) struct ControlPlane {
     registry: Registry,
     sessions: Arc<Sessions>,
     fences: Mutex<Fences>,
-    handshakes: Handshakes,
+    handshakes: Arc<Handshakes>,
     credentials: Credentials,
     /// The queue of the worker for each node.
     jobs: Vec<Sender<Job>>,
@@ -146,7 +147,7 @@ impl ControlThreads {
         rustix::rand::getrandom(&mut process, rustix::rand::GetRandomFlags::empty())
             .map_err(Error::os("draw random bytes for", &own.socket))?;
         let plane = Arc::new(ControlPlane {
-            handshakes: Handshakes::new(&addresses, node),
+            handshakes: Arc::new(Handshakes::new(&addresses, node)),
             members: Members::new(own.clone(), u64::from_ne_bytes(process), fabric, addresses),
             registry: Registry::new(own, acceptor),
             fences: Mutex::new(Fences::new(nodes, node, inherited(&sessions))),

@@ -1,8 +1,7 @@
 //! The fabric of a node without an RDMA device: an agent, to which clients connect over TCP.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use loch_engines::epoch::Session;
@@ -17,9 +16,10 @@ use serde_json::Value;
 
 use super::{NodeFabric, RemoteAccess, sessions_of};
 use crate::layout::memory::{ClusterMemory, Member};
-use crate::limits::{HANDSHAKES_MAX, PROBE_BYTES};
+use crate::limits::PROBE_BYTES;
+use crate::node::control::arrivals::Arrivals;
 use crate::node::control::registry::{Acceptor, Admission, Visit};
-use crate::node::control::{ControlPlane, ControlPort, cannot_listen};
+use crate::node::control::{ControlPlane, ControlPort, listen_at};
 use crate::node::control_client::ControlClient;
 use crate::node::workers::transport::NodeTransport;
 use crate::session::endpoint::{WhileWaiting, Yielding};
@@ -36,7 +36,7 @@ pub(super) fn listen(address: Option<&str>) -> Result<TcpListener> {
                        or choose fabric \"shm\"";
         return Err(Error::config("listen", problem));
     };
-    TcpListener::bind(address).map_err(|error| cannot_listen(address, &error))
+    listen_at(address)
 }
 
 /// The fabric of a node that is reached over TCP.
@@ -61,14 +61,9 @@ impl TcpFabric {
         listener: TcpListener,
         mut options: AgentOptions,
     ) -> Result<Self> {
-        let (closer, streams) = sync_channel(HANDSHAKES_MAX);
-        let links: SyncSender<Option<TcpStream>> = closer.clone();
-        let pass_on = move |stream| match links.try_send(Some(stream)) {
-            Ok(()) | Err(TrySendError::Disconnected(_)) => (),
-            // Nodes try again, and strangers do not matter.
-            Err(TrySendError::Full(_)) => tracing::debug!("too many connections at a time"),
-        };
-        options.others = Some(Box::new(pass_on));
+        let arrivals = Arc::new(Arrivals::default());
+        let links = arrivals.clone();
+        options.others = Some(Box::new(move |stream, from| links.push(stream, from)));
         let (threads, encrypt) = (options.threads, options.encrypt);
         let agent = Agent::start(own.region().clone(), listener, options)
             .map_err(|error| Error::Device { problem: error.to_string() })?;
@@ -80,7 +75,7 @@ impl TcpFabric {
                 "keys and values are not encrypted on the way: trust the network, or set `encrypt`"
             );
         }
-        let control_port = Mutex::new(Some(ControlPort::Passed { streams, closer }));
+        let control_port = Mutex::new(Some(ControlPort::Passed(arrivals)));
         let seats = Arc::new(Seats::of(&agent, own));
         Ok(Self { tcp, agent: Arc::new(agent), own: own.clone(), seats, control_port })
     }
