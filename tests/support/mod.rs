@@ -62,7 +62,7 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// The binary with nothing of this process's environment that concerns it.
 pub fn loch() -> Command {
     let mut command = Command::new(LOCH);
-    for name in ["LOCH_SOCKET", "RUST_LOG", "XDG_RUNTIME_DIR"] {
+    for name in ["LOCH_SOCKET", "LOCH_PASSWORD", "RUST_LOG", "XDG_RUNTIME_DIR"] {
         command.env_remove(name);
     }
     command

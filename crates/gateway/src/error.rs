@@ -24,18 +24,17 @@ pub enum Error {
     },
     /// Other hosts would reach the gateway without a password.
     #[error(
-        "{address} can be reached from other hosts: give a password (--password FILE), or listen on \
-         loopback or at a unix socket"
+        "{address} can be reached from other hosts: give a password (--password FILE, or the \
+         variable LOCH_PASSWORD), or listen on loopback or at a unix socket; --no-password lets \
+         everybody in who reaches it"
     )]
     Open {
         /// The address.
         address: Address,
     },
-    /// The password cannot be read.
-    #[error("password file {}: {problem}", path.display())]
+    /// The password cannot be read or used.
+    #[error("password: {problem}")]
     Password {
-        /// The file.
-        path: PathBuf,
         /// The problem.
         problem: String,
     },

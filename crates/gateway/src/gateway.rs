@@ -18,7 +18,7 @@ use crate::cursors::Cursors;
 use crate::error::Error;
 use crate::http::Http;
 use crate::limits::{CLIENTS_MAX, OTHER_DESCRIPTORS};
-use crate::password::Password;
+use crate::password::{Password, PasswordSource};
 use crate::protocol::Protocol;
 use crate::slowlog::Slowlog;
 use crate::stream::Listener;
@@ -42,9 +42,11 @@ pub struct GatewayConfig {
     pub memcached: Vec<Address>,
     /// Where `/metrics` is served, to everybody who can connect; `None`: nowhere.
     pub http: Option<SocketAddr>,
-    /// A file whose first line is the password. Without one nobody needs a password, and all
-    /// addresses have to be local.
-    pub password: Option<PathBuf>,
+    /// The password that clients have to give. Without one nobody needs a password.
+    pub password: Option<PasswordSource>,
+    /// Whether other hosts may reach a gateway that has no password. Otherwise all addresses have
+    /// to be local then.
+    pub is_open: bool,
     /// The files of a certificate and of its key, in PEM, for clients that come over TCP: they have
     /// to speak TLS 1.3 then.
     pub tls: Option<(PathBuf, PathBuf)>,
@@ -62,6 +64,7 @@ impl Default for GatewayConfig {
             memcached: Vec::new(),
             http: None,
             password: None,
+            is_open: false,
             tls: None,
             slower_than: Some(SLOWER_THAN),
             threads: 1,
@@ -96,9 +99,12 @@ impl Gateway {
         if let Some(open) = addresses().find(|address| !address.is_local())
             && config.password.is_none()
         {
-            return Err(Error::Open { address: open.clone() });
+            if !config.is_open {
+                return Err(Error::Open { address: open.clone() });
+            }
+            tracing::warn!(address = %open, "everybody who reaches it can read and change all values");
         }
-        let password = config.password.as_deref().map(Password::read).transpose()?;
+        let password = config.password.as_ref().map(Password::read).transpose()?;
         let files = config.tls.as_ref();
         let certificate = files.map(|(chain, key)| Certificate::read(chain, key)).transpose()?;
         no_address_twice(&config)?;

@@ -61,3 +61,4 @@ mod uses;
 pub use address::{Address, ParseAddressError};
 pub use error::Error;
 pub use gateway::{Gateway, GatewayConfig};
+pub use password::PasswordSource;

@@ -38,6 +38,10 @@ pub const ARGUMENTS_MAX: usize = 1 << 20;
 pub const ARGUMENT_BYTES_MAX: usize = 512 << 20;
 /// Bytes of a request on one line, and of a line that announces a length.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a password, at least: shorter ones are guessed within hours.
+pub const PASSWORD_BYTES_MIN: usize = 8;
+/// Bytes of a password, at most: clients send it before anything else.
+pub const PASSWORD_BYTES_MAX: usize = 1024;
 /// Arguments of a request before a password was given, and bytes of one of them: as in Redis.
 pub const STRANGER_ARGUMENTS_MAX: usize = 10;
 /// Bytes of such an argument.
@@ -76,5 +80,3 @@ pub const HTTP_CLIENT_TIME: Duration = Duration::from_secs(10);
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a gateway that stops goes on answering what has come.
 pub const DRAIN_TIME: Duration = Duration::from_secs(2);
-/// The bits of a file's mode by which other users than its owner may do something.
-pub const OTHERS: u32 = 0o077;

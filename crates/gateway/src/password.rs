@@ -1,39 +1,51 @@
 //! The password of a gateway.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::PathBuf;
 
 use crate::error::Error;
-use crate::limits::OTHERS;
+use crate::limits::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN};
+
+/// Where a gateway's password is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum PasswordSource {
+    /// It is the first line of this file.
+    File(PathBuf),
+    /// It was given.
+    Given(Vec<u8>),
+}
 
 /// A password, of which nothing can be learned by how long a comparison takes.
 #[derive(Clone)]
 pub(crate) struct Password(Vec<u8>);
 
 impl Password {
-    /// Reads the first line of a file.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let wrong = |problem: String| Error::Password { path: path.to_owned(), problem };
-        let mut file = File::open(path).map_err(|error| wrong(error.to_string()))?;
-        let found = file.metadata().map_err(|error| wrong(error.to_string()))?;
-        if found.is_dir() {
-            return Err(wrong("it is a directory".to_owned()));
-        }
-        if found.permissions().mode() & OTHERS != 0 {
-            let way = format!("`chmod go= {}`", path.display());
-            return Err(wrong(format!("other users may use it: {way}")));
-        }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
+    /// Reads a password.
+    pub fn read(source: &PasswordSource) -> Result<Self, Error> {
+        let wrong = |problem: String| Error::Password { problem };
+        let mut bytes = match source {
+            PasswordSource::Given(bytes) => bytes.clone(),
+            PasswordSource::File(path) => {
+                let mut bytes = Vec::new();
+                // The longest password, and the end of its line.
+                let file = loch::open_secret(path).map_err(wrong)?;
+                let read = file.take(PASSWORD_BYTES_MAX as u64 + 1).read_to_end(&mut bytes);
+                read.map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+                bytes
+            }
+        };
         let end = bytes.iter().position(|byte| b"\r\n".contains(byte)).unwrap_or(bytes.len());
         bytes.truncate(end);
-        match bytes.is_empty() {
-            true => Err(wrong("its first line, the password, is empty".to_owned())),
-            false => Ok(Self(bytes)),
+        let allowed = PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX;
+        if !allowed.contains(&bytes.len()) {
+            let (has, least, most) = (bytes.len(), allowed.start(), allowed.end());
+            return Err(wrong(format!(
+                "its line has {has} bytes, a password has {least} to {most}: make one with \
+                 `openssl rand -hex 24`"
+            )));
         }
+        Ok(Self(bytes))
     }
 
     pub fn is(&self, given: &[u8]) -> bool {
@@ -51,31 +63,61 @@ impl fmt::Debug for Password {
     }
 }
 
+impl fmt::Debug for PasswordSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            // It must not go into a log.
+            Self::Given(_) => f.write_str("Given"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    fn given(text: &str) -> Result<Password, Error> {
+        Password::read(&PasswordSource::Given(text.as_bytes().to_vec()))
+    }
 
     #[test]
     fn a_password_is_the_first_line_of_its_file_and_nothing_else() {
         let file = tempfile::NamedTempFile::new().unwrap();
+        let source = PasswordSource::File(file.path().to_owned());
         std::fs::write(&file, "swordfish\nmore").unwrap();
-        let password = Password::read(file.path()).unwrap();
+        let password = Password::read(&source).unwrap();
         assert!(password.is(b"swordfish"));
         for wrong in ["", "swordfis", "swordfish1", "Swordfish", "more"] {
             assert!(!password.is(wrong.as_bytes()), "{wrong}");
         }
-        assert_eq!(format!("{password:?}"), "Password");
-        for mode in [0o640, 0o604, 0o660] {
+        for mode in [0o604, 0o644, 0o660] {
             std::fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
-            let error = Password::read(file.path()).unwrap_err().to_string();
-            assert!(error.contains("chmod go="), "{error}");
+            let error = Password::read(&source).unwrap_err().to_string();
+            assert!(error.contains("chmod 600"), "{error}");
         }
         std::fs::set_permissions(file.path(), Permissions::from_mode(0o400)).unwrap();
-        assert!(Password::read(file.path()).unwrap().is(b"swordfish"));
-        std::fs::set_permissions(file.path(), Permissions::from_mode(0o600)).unwrap();
-        std::fs::write(&file, "\nx").unwrap();
-        assert!(Password::read(file.path()).unwrap_err().to_string().contains("empty"));
+        assert!(Password::read(&source).unwrap().is(b"swordfish"));
+    }
+
+    /// A gateway compares more than a million guesses in a second.
+    #[test]
+    fn a_password_is_not_guessed_at_once_and_not_endless() {
+        for short in ["", "\nswordfish", "a", "1234567"] {
+            let error = given(short).unwrap_err().to_string();
+            assert!(error.contains("8 to 1024") && error.contains("openssl"), "{error}");
+        }
+        assert!(given("foobared").unwrap().is(b"foobared"));
+        assert!(given(&"x".repeat(PASSWORD_BYTES_MAX)).is_ok());
+        assert!(given(&"x".repeat(PASSWORD_BYTES_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn a_password_is_in_no_log() {
+        assert_eq!(format!("{:?}", given("swordfish").unwrap()), "Password");
+        assert_eq!(format!("{:?}", PasswordSource::Given(b"swordfish".to_vec())), "Given");
     }
 }

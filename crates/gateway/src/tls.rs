@@ -1,6 +1,5 @@
 //! The certificate that a gateway shows to clients that come over TCP.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +8,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::error::Error;
-use crate::limits::OTHERS;
 
 /// A certificate and its key. Clients show none: they give the password.
 #[derive(Clone, Debug)]
@@ -24,11 +22,8 @@ impl Certificate {
         if chain.is_empty() {
             return Err(wrong(certificate, "it has no certificate in PEM".to_owned()));
         }
-        let mode = std::fs::metadata(key).map_or(0, |found| found.permissions().mode());
-        if mode & OTHERS != 0 {
-            tracing::warn!("other users may read the key: `chmod go= {}`", key.display());
-        }
-        let key_of = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        let file = loch::open_secret(key).map_err(|problem| wrong(key, problem))?;
+        let key_of = PrivateKeyDer::from_pem_reader(file).map_err(|error| match error {
             pem::Error::Io(error) => wrong(key, error.to_string()),
             pem::Error::NoItemsFound => wrong(key, "it has no private key in PEM".to_owned()),
             error => {

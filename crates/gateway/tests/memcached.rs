@@ -5,6 +5,7 @@ mod support;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use loch_gateway::PasswordSource;
 use support::{Reference, differ};
 
 /// A request a line; `\n` stands for the end of a line in it.
@@ -298,7 +299,7 @@ fn a_stranger_sends_little_and_one_request_after_the_other() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "pass word\n").unwrap();
     let config = loch_gateway::GatewayConfig {
-        password: Some(file.path().to_owned()),
+        password: Some(PasswordSource::File(file.path().to_owned())),
         ..loch_gateway::GatewayConfig::default()
     };
     let gateway = support::gateway_with(config);
@@ -326,9 +327,9 @@ fn a_stranger_sends_little_and_one_request_after_the_other() {
 #[test]
 fn without_the_password_there_is_nothing() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&file, "secret\n").unwrap();
+    std::fs::write(&file, "secretly\n").unwrap();
     let config = loch_gateway::GatewayConfig {
-        password: Some(file.path().to_owned()),
+        password: Some(PasswordSource::File(file.path().to_owned())),
         ..loch_gateway::GatewayConfig::default()
     };
     let gateway = support::gateway_with(config);
@@ -336,7 +337,7 @@ fn without_the_password_there_is_nothing() {
     for (request, answer) in [
         ("get k\r\n", "CLIENT_ERROR unauthenticated\r\n"),
         ("set auth 0 0 9\r\nuser what\r\n", "CLIENT_ERROR authentication failure\r\n"),
-        ("set auth 0 0 11\r\nuser secret\r\n", "STORED\r\n"),
+        ("set auth 0 0 13\r\nuser secretly\r\n", "STORED\r\n"),
         ("set k 0 0 1\r\na\r\n", "STORED\r\n"),
         ("get auth k\r\n", "VALUE k 0 1\r\na\r\nEND\r\n"),
     ] {
@@ -349,11 +350,11 @@ fn without_the_password_there_is_nothing() {
         ("HELLO 3", "-NOAUTH HELLO must be called"),
         ("AUTH what", "-WRONGPASS invalid"),
         ("AUTH default what", "-WRONGPASS invalid"),
-        ("HELLO 2 AUTH default secret", "*14"),
+        ("HELLO 2 AUTH default secretly", "*14"),
         ("GET k", "$1\r\na"),
         ("RESET", "+RESET"),
         ("GET k", "-NOAUTH"),
-        ("AUTH secret", "+OK"),
+        ("AUTH secretly", "+OK"),
         ("GET k", "$1\r\na"),
     ] {
         client.send(format!("{request}\r\n").as_bytes());

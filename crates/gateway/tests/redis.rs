@@ -309,6 +309,20 @@ fn other_hosts_reach_no_gateway_without_a_password() {
 }
 
 #[test]
+fn a_gateway_is_open_to_other_hosts_if_that_was_said() {
+    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+    let resp = vec!["0.0.0.0:0".parse().unwrap()];
+    let config = GatewayConfig { resp, is_open: true, ..GatewayConfig::default() };
+    let gateway = Gateway::start(cluster, config).unwrap();
+    let loch_gateway::Address::Tcp(address) = gateway.resp()[0] else { panic!("it is one") };
+    let mut client = std::net::TcpStream::connect(("127.0.0.1", address.port())).unwrap();
+    std::io::Write::write_all(&mut client, b"PING\r\n").unwrap();
+    let mut answer = [0; 7];
+    std::io::Read::read_exact(&mut client, &mut answer).unwrap();
+    assert_eq!(&answer, b"+PONG\r\n");
+}
+
+#[test]
 fn an_address_cannot_be_given_twice() {
     let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
     let socket = || vec!["unix:/nowhere/socket".parse().unwrap()];

@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use loch_gateway::{Address, Gateway, GatewayConfig};
@@ -19,6 +20,7 @@ fn gateway() -> (Gateway, impl Fn() -> Client) {
     let (certificate, key) = (dir.path().join("certificate.pem"), dir.path().join("key.pem"));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
     let config = GatewayConfig {
         resp: vec!["127.0.0.1:0".parse().unwrap()],
         tls: Some((certificate, key)),

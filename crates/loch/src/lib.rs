@@ -51,6 +51,7 @@ mod layout;
 pub mod limits;
 mod node;
 mod private;
+mod secret_file;
 mod session;
 #[doc(hidden)]
 pub mod simulated;
@@ -89,3 +90,5 @@ pub use node::control::probe::{ClusterProbe, NodeFacts, NodeProbe, ProbeError, P
 pub use node::functions::{FunctionError, FunctionInstance, FunctionLimits, Functions};
 pub use node::storage::FileStorage;
 pub use node::{Node, NodeWatch};
+#[doc(hidden)]
+pub use secret_file::open_secret;

@@ -36,7 +36,8 @@ pub(crate) const FOLDER_MODE: u32 = 0o700;
 const OTHERS: u32 = 0o077;
 /// The bits of a mode by which other users may change something.
 const OTHERS_WRITE: u32 = 0o022;
-const ROOT: u32 = 0;
+/// The user who can do anything.
+pub(crate) const ROOT: u32 = 0;
 
 /// The kind that a file is expected to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -268,7 +268,7 @@ const LAYERS: [Layers; 16] = [
         order: &[
             &["error", "limits"],
             &["private"],
-            &["layout"],
+            &["layout", "secret_file"],
             &["session", "simulated"],
             &["client", "node"],
             &["embedded"],

@@ -1,6 +1,7 @@
 //! `loch gateway`.
 
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use loch::{Cluster, NodeInfo};
-use loch_gateway::{Address, Error, Gateway, GatewayConfig};
+use loch_gateway::{Address, Error, Gateway, GatewayConfig, PasswordSource};
 
 use super::serve::{allow_many_connections, stop_signals};
 use super::target::{Access, TableArgs};
@@ -31,6 +32,8 @@ code 0).";
 const RESP: &str = "127.0.0.1:6379";
 /// Where clients of memcached connect if no address is given.
 const MEMCACHED: &str = "127.0.0.1:11211";
+/// The variable with the password, where it is not in a file.
+const PASSWORD: &str = "LOCH_PASSWORD";
 /// The pause between two looks whether the nodes of a gateway are up.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
@@ -52,9 +55,12 @@ pub struct GatewayArgs {
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
     /// File whose first line is the password that clients have to give; addresses beyond loopback
-    /// need one
+    /// need one [default: the password itself in $LOCH_PASSWORD, if there is one]
     #[arg(long, value_name = "FILE")]
     password: Option<PathBuf>,
+    /// Let everybody in who reaches an address beyond loopback, where the network lets nobody else
+    #[arg(long, conflicts_with = "password")]
+    no_password: bool,
     /// Certificate that clients see at addresses HOST:PORT, in PEM; they have to speak TLS 1.3
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -81,16 +87,25 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
         resp = addresses(&[RESP.to_owned()])?;
         memcached = addresses(&[MEMCACHED.to_owned()])?;
     }
+    let (password, is_open, threads) = (password(&args)?, args.no_password, args.threads);
     let (mut stop, _) = stop_signals().context("cannot watch for signals")?;
     allow_many_connections();
     let cluster = args.table.connect(Access::Write)?;
     let table = args.table.name().to_owned();
     let http = args.http.as_deref().map(http_address).transpose()?;
-    let GatewayArgs { password, threads, .. } = args;
     let tls = args.tls_cert.zip(args.tls_key);
     let slower_than = u64::try_from(args.slowlog).ok().map(Duration::from_micros);
-    let mut config =
-        GatewayConfig { table, resp, memcached, http, password, tls, slower_than, threads };
+    let mut config = GatewayConfig {
+        table,
+        resp,
+        memcached,
+        http,
+        password,
+        is_open,
+        tls,
+        slower_than,
+        threads,
+    };
     let mut gateway = Gateway::start(cluster, config.clone()).map_err(wrong_call)?;
     let listens = |what: &str, addresses: Vec<Address>| {
         let each = |address: &Address| format!("{what} at {address}");
@@ -124,6 +139,19 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
     tracing::info!(signal = signal_hook::low_level::signal_name(signal), "stopping");
     gateway.stop();
     Ok(Answer::Done)
+}
+
+/// The password that clients have to give: that of a flag before that of the environment.
+fn password(args: &GatewayArgs) -> Result<Option<PasswordSource>> {
+    if let Some(path) = &args.password {
+        return Ok(Some(PasswordSource::File(path.clone())));
+    }
+    let given = std::env::var_os(PASSWORD).map(|given| given.into_vec());
+    if given.is_some() && args.no_password {
+        let text = format!("--no-password: there is one in {PASSWORD}; leave one of them out");
+        return Err(Usage(text).into());
+    }
+    Ok(given.map(PasswordSource::Given))
 }
 
 /// Where `/metrics` is served.

@@ -8,10 +8,10 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use super::key_file::check_private;
 use super::tls::Certificates;
 use crate::layout::config::TlsConfig;
 use crate::limits::{SECRET_BYTES_MAX, SECRET_BYTES_MIN};
+use crate::secret_file::open_secret;
 use crate::{Error, Result};
 
 /// The credentials of a node.
@@ -96,7 +96,7 @@ pub(super) fn derive(secret: &[u8]) -> [u8; 32] {
 }
 
 fn read_secret(path: &Path) -> Result<Vec<u8>> {
-    let file = check_private("secret", path)?;
+    let file = open_secret(path).map_err(|problem| Error::config("secret", problem))?;
     let mut secret = Vec::new();
     let read = file.take(SECRET_BYTES_MAX as u64 + 1).read_to_end(&mut secret);
     read.map_err(Error::os("read", path))?;

@@ -50,7 +50,6 @@ mod channel;
 mod fences;
 mod handshakes;
 mod jobs;
-mod key_file;
 mod link;
 mod listener;
 mod local;

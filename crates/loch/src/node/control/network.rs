@@ -241,7 +241,7 @@ mod tests {
             private(&secret, text, mode);
             Credentials::load(Some(&secret), None, 2).err().map(|e| e.to_string())
         };
-        let open = refusal("sixteen bytes or more", 0o640).unwrap();
+        let open = refusal("sixteen bytes or more", 0o644).unwrap();
         assert!(open.contains("chmod 600"), "{open}");
         let short = refusal("short\n\n", 0o600).unwrap();
         assert!(short.contains("5 bytes") && short.contains("urandom"), "{short}");

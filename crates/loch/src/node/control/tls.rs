@@ -24,6 +24,7 @@ use rustls::{
 
 use super::channel::{Channel, LinkError, PROTOCOL, TimedStream};
 use crate::layout::config::TlsConfig;
+use crate::secret_file::open_secret;
 use crate::{Error, Result};
 
 /// A node's certificate, and the authorities that it trusts.
@@ -43,7 +44,7 @@ impl Certificates {
         };
         let chain = certificates(&config.certificate)
             .map_err(|e| wrong("certificate", &config.certificate, &e))?;
-        let file = super::key_file::check_private("tls.key", &config.key)?;
+        let file = open_secret(&config.key).map_err(|why| Error::config("tls.key", why))?;
         let key =
             PrivateKeyDer::from_pem_reader(file).map_err(|e| wrong("key", &config.key, &e))?;
         let mut roots = RootCertStore::empty();
