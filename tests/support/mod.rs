@@ -214,9 +214,14 @@ pub struct Node {
 impl Node {
     /// Starts node `name` of `dir`, and waits until it is ready.
     pub fn start(dir: &Path, name: &str, flags: &[&str]) -> Self {
+        Self::start_by(Self::command(dir, name, flags), dir, name)
+    }
+
+    /// Starts it by a command that was made from [`Node::command`].
+    pub fn start_by(mut command: Command, dir: &Path, name: &str) -> Self {
         let log = dir.join(format!("{name}.log"));
         let to = fs::File::options().create(true).append(true).open(&log);
-        let child = Self::command(dir, name, flags)
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(to.expect("a log file"))

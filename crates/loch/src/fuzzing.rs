@@ -14,7 +14,7 @@ use crate::layout::memory::{ClusterMemory, Member};
 use crate::node::plan::NodePlan;
 use crate::node::sessions::{SessionEnd, Sessions};
 use crate::session::connection::Connection;
-use crate::session::slot::Process;
+use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{self, Decoder};
 use crate::{NodeConfig, Result};
 
@@ -74,7 +74,7 @@ pub fn attach(bytes: &[u8]) -> [String; 3] {
     let wait = Duration::from_secs(5);
     let greeted = connection.greet(wait).map(|welcome| format!("{welcome:?}"));
     let opened = connection.open_session(SLOTS, wait);
-    if let Ok((slot, incarnation)) = opened {
+    if let Ok((SessionId { slot, incarnation }, _)) = opened {
         assert!((1..=SLOTS).contains(&slot) && incarnation != 0, "slot {slot}, {incarnation}");
     }
     let closed = connection.close_session(1, 1, wait);

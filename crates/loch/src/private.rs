@@ -18,6 +18,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path};
+use std::sync::LazyLock;
 
 use rustix::fs::OFlags;
 
@@ -26,6 +27,34 @@ use crate::{Error, Result};
 /// The user of this process, who owns the files that it makes.
 pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+/// Returns whether a user's number that the kernel tells may be that of any of several users. In a
+/// user namespace the kernel shows all users who have no number there as one, the overflow user
+/// (65534), whose number a user of the namespace may have as well.
+pub(crate) fn stands_for_others(uid: u32) -> bool {
+    /// The overflow user, if there are users without a number.
+    static OVERFLOW: LazyLock<Option<u32>> = LazyLock::new(|| {
+        let maps = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let told = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        let overflow = told.and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW_UID);
+        (!maps_all_users(&maps)).then_some(overflow)
+    });
+    *OVERFLOW == Some(uid)
+}
+
+/// The overflow user, if the system does not tell.
+const OVERFLOW_UID: u32 = 65534;
+
+/// Returns whether the lines of a `uid_map` give each user a number.
+fn maps_all_users(lines: &str) -> bool {
+    let count = |line: &str| line.split_ascii_whitespace().nth(2)?.parse::<u64>().ok();
+    // The last number of 32 bits is no user's.
+    lines.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)
+}
+
+fn is_own(uid: u32) -> bool {
+    uid == user() && !stands_for_others(uid)
 }
 
 /// The mode of a file that only its owner may use.
@@ -135,7 +164,7 @@ pub(crate) fn check_folder(path: &Path, field: &'static str) -> Result<()> {
 /// # Errors
 /// [`Error::NotPrivate`].
 pub(crate) fn check_socket(there: &Metadata, path: &Path) -> Result<()> {
-    if there.uid() == user() {
+    if is_own(there.uid()) {
         return Ok(());
     }
     Err(of_another(there, path, "socket"))
@@ -233,7 +262,7 @@ fn check(
         Kind::Folder => ("folder", FOLDER_MODE),
     };
     // This check comes first: a user who is told to remove a file must be able to do it.
-    if there.uid() != user() {
+    if !is_own(there.uid()) {
         return Err(of_another(there, path, field));
     }
     let fits = if kind == Kind::File { there.is_file() } else { there.is_dir() };
@@ -321,6 +350,19 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains(&path.display().to_string()) && text.contains("owner"), "{text}");
         text
+    }
+
+    #[test]
+    fn a_user_namespace_without_some_users_has_an_overflow_user() {
+        for (maps, all) in [
+            ("         0          0 4294967295\n", true),
+            ("0 0 1000\n1000 5000 4294966295\n", true),
+            ("         0          0          1\n", false),
+            ("0 100000 65536\n", false),
+            ("", false),
+        ] {
+            assert_eq!(maps_all_users(maps), all, "{maps}");
+        }
     }
 
     /// A FIFO in the place of a secret once blocked its node for ever.

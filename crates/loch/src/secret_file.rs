@@ -37,7 +37,11 @@ pub fn open_secret(path: &Path) -> Result<File, String> {
     let mut groups = vec![rustix::process::getegid()];
     groups.extend(rustix::process::getgroups().unwrap_or_default());
     let groups: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();
-    match problem(found, private::user(), &groups) {
+    let problem = match private::stands_for_others(found.owner) {
+        true => Some(Problem::Another),
+        false => problem(found, private::user(), &groups),
+    };
+    match problem {
         None => Ok(file),
         Some(Problem::Another) => {
             let (owner, own) = (found.owner, private::user());

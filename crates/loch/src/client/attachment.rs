@@ -22,7 +22,6 @@ use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{INSPECT_TIMEOUT, RETRY_PAUSE_MAX};
 use crate::session::connection::{Admitted, Connection};
 use crate::session::opened::AnyMedium;
-use crate::session::slot::SessionId;
 use crate::session::table_session::{At, TableSession};
 use crate::session::wire::{MediumChoice, MemberFacts, Question, Told, Welcome};
 use crate::{Error, FabricKind, Result};
@@ -172,7 +171,7 @@ impl Attachment {
         if self.options.read_only {
             return Ok((state.memory.clone(), self.observer(&state)));
         }
-        let opened = match self.open_session(&state) {
+        let table_session = match self.open_session(&state) {
             // The node has gone since the client last looked.
             Err(Error::NodeUnreachable { .. }) => {
                 self.refresh(&mut state)?;
@@ -180,16 +179,7 @@ impl Attachment {
             }
             opened => opened?,
         };
-        let memory = state.memory.clone();
-        let connection = state.home(self.home).clone();
-        if state.medium.is_none() {
-            let at = At::Node(connection, opened);
-            return Ok((memory.clone(), TableSession::new(self.home, memory, at)));
-        }
-        // If no secret can be made, dropping the session ends it.
-        let at = At::Fenced(connection, opened, None);
-        let table_session = TableSession::new(self.home, memory.clone(), at).with_secret()?;
-        Ok((memory, table_session))
+        Ok((state.memory.clone(), table_session))
     }
 
     /// For a client that only looks at memory: what it has in place of a session, and the memory.
@@ -208,12 +198,18 @@ impl Attachment {
         TableSession::new(self.home, state.memory.clone(), at)
     }
 
-    fn open_session(&self, state: &State) -> Result<SessionId> {
+    fn open_session(&self, state: &State) -> Result<TableSession> {
+        let (memory, connection) = (state.memory.clone(), state.home(self.home).clone());
         let home = state.memory.nodes[self.home].as_ref();
         let sessions = home.map_or(0, Member::client_sessions);
-        let wait = self.options.connect_timeout;
-        let (slot, incarnation) = state.home(self.home).open_session(sessions, wait)?;
-        Ok(SessionId { slot, incarnation })
+        let (opened, lock) = connection.open_session(sessions, self.options.connect_timeout)?;
+        let at = match state.medium {
+            None => At::Node(connection, opened),
+            Some(_) => At::Fenced(connection, opened, None),
+        };
+        // If one of these fails, dropping the session ends it.
+        let session = TableSession::new(self.home, memory, at).with_secret()?;
+        if lock { session.with_lock(opened.slot) } else { Ok(session) }
     }
 
     /// Connects again to nodes whose processes were away. The home node has to be back, unless the

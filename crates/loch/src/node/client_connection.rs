@@ -13,12 +13,14 @@
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use nix::sys::socket::{getsockopt, sockopt};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::control_client::{Caller, Readers};
 use super::listener::PeerCredentials;
 use crate::limits::READ_BYTES;
+use crate::private;
 use crate::session::slot::{Process, SessionId};
 use crate::session::wire::{
     self, Code, Connect, Decoder, Question, Refused, Reply, Request, Welcome,
@@ -30,8 +32,12 @@ pub(super) trait SessionService {
     fn welcome(&self) -> &Welcome;
     /// The descriptor of the region that the client is given.
     fn region(&self, read_only: bool) -> BorrowedFd<'_>;
-    /// Opens a session for a process, and watches it.
-    fn open_session(&mut self, process: Process) -> Option<SessionId>;
+    /// Opens a session for a process, and watches it, by this descriptor if it is not seen.
+    fn open_session(
+        &mut self,
+        process: Process,
+        pidfd: Option<BorrowedFd<'_>>,
+    ) -> Option<SessionId>;
     /// Ends a session that the client has left in order. Returns whether the session was the
     /// client's.
     fn close_session(&mut self, session: SessionId, process: Process) -> bool;
@@ -62,6 +68,8 @@ pub(super) struct ClientConnection {
     /// The client's process, from the first request about sessions on. It is looked up while the
     /// client is there, because its number may later be another process's.
     process: Option<Process>,
+    /// The descriptor of that process, if the process has no number here.
+    pidfd: Option<OwnedFd>,
     decoder: Decoder,
     /// Set once the client has said hello; true if it wants to read only.
     greeted: Option<bool>,
@@ -102,6 +110,7 @@ impl ClientConnection {
             peer,
             token,
             process: None,
+            pidfd: None,
             decoder: Decoder::default(),
             greeted: None,
             sessions: Vec::new(),
@@ -117,7 +126,13 @@ impl ClientConnection {
     /// else.
     pub fn refusal(stream: OwnedFd, peer: PeerCredentials, token: u64) -> Self {
         let mut connection = Self::new(stream, peer, token);
-        let text = format!("user {} may not attach to this node", peer.uid);
+        let mut text = format!("user {} may not attach to this node", peer.uid);
+        if private::stands_for_others(peer.uid) {
+            text.push_str(
+                ": the number stands for all users who have none in the node's user namespace; run \
+                 both in one user namespace, and not as this user",
+            );
+        }
         connection.refuse(Refused::new(Code::ForeignUser, text));
         connection
     }
@@ -144,7 +159,14 @@ impl ClientConnection {
     }
 
     fn process(&mut self) -> Option<Process> {
-        self.process = self.process.or_else(|| Process::of_pid(self.peer.pid));
+        if self.process.is_none() && self.peer.pid != 0 {
+            self.process = Process::of_pid(self.peer.pid);
+        } else if self.process.is_none()
+            && let Ok(pidfd) = getsockopt(&self.stream, sockopt::PeerPidfd)
+        {
+            self.process = Process::of_pidfd(&pidfd);
+            self.pidfd = Some(pidfd);
+        }
         self.process
     }
 
@@ -247,17 +269,20 @@ impl ClientConnection {
 
     fn open_session(&mut self, service: &mut impl SessionService) -> Reply {
         let Some(process) = self.process() else {
-            let text = "the client's process cannot be seen here: is it in another container?";
+            let text = "the client's process cannot be seen here: it is in another PID namespace \
+                        (another container), which needs Linux 6.9 or newer; or let both share one \
+                        (docs/containers.md)";
             return Reply::Refused(Refused::new(Code::Unseen, text));
         };
-        match service.open_session(process) {
+        match service.open_session(process, self.pidfd.as_ref().map(AsFd::as_fd)) {
             None => {
                 let text = format!("all {} session slots are taken", service.welcome().sessions);
                 Reply::Refused(Refused::new(Code::SessionsExhausted, text))
             }
             Some(opened) => {
                 self.sessions.push(opened);
-                Reply::Session { slot: opened.slot, incarnation: opened.incarnation }
+                let SessionId { slot, incarnation } = opened;
+                Reply::Session { slot, incarnation, lock: process.is_unseen() }
             }
         }
     }

@@ -103,7 +103,11 @@ impl SessionService for FuzzNode {
         self.node.region().fd()
     }
 
-    fn open_session(&mut self, process: Process) -> Option<SessionId> {
+    fn open_session(
+        &mut self,
+        process: Process,
+        _pidfd: Option<BorrowedFd<'_>>,
+    ) -> Option<SessionId> {
         self.sessions.open(process)
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Listener {
 /// The process at the other end of a connection, as the kernel names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PeerCredentials {
-    /// 0 if the process cannot be seen, for example because it is in another container.
+    /// 0 if the process has no number here, because it is in another PID namespace.
     pub pid: u32,
     pub uid: u32,
 }
@@ -128,7 +128,8 @@ impl Drop for Listener {
 pub(super) fn identify(stream: &OwnedFd) -> nix::Result<(PeerCredentials, bool)> {
     let peer = getsockopt(stream, sockopt::PeerCredentials)?;
     let peer = PeerCredentials { pid: peer.pid() as u32, uid: peer.uid() };
-    Ok((peer, may_attach(peer.uid, private::user())))
+    let may_attach = may_attach(peer.uid, private::user());
+    Ok((peer, may_attach && !private::stands_for_others(peer.uid)))
 }
 
 /// Locks a folder against other nodes that start in it.

@@ -3,11 +3,13 @@
 //! # Invariants
 //! 1. The thread waits without a timeout, and uses no CPU when there is nothing to do. After a
 //!    connection could not be accepted for lack of descriptors, the thread looks again once a
-//!    second.
+//!    second; and so it does while sessions of the last node's clients go on whose processes have
+//!    no number here.
 //! 2. The thread never waits for one client, nor for another node. The control plane finds replies
 //!    that need other nodes, and the thread sends them when they have come.
 //! 3. Every process with a session is watched by a pidfd, so a session ends with its process
-//!    whatever becomes of the connection.
+//!    whatever becomes of the connection. Only a process of another PID namespace, whose session
+//!    was opened at the last node, is watched by the locks of its slots, until it connects again.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use super::client_connection::{ClientConnection, NextStep, SessionService};
 use super::control_client::{Caller, ControlClient, Readers, ReplyQueue};
@@ -78,18 +83,24 @@ struct ProcessWatches {
     /// token is never used again.
     pidfds: HashMap<Process, (u64, OwnedFd)>,
     next_token: u64,
+    /// Ticks while there are processes that are watched by their locks.
+    locks: Option<OwnedFd>,
 }
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const REPLIES: u64 = 2;
-const REGION: u64 = 3;
+const LOCKS: u64 = 3;
+const REGION: u64 = 4;
 /// Tokens from here on are connections. A token with the bit below set is a process.
-const FIRST_CONNECTION: u64 = 4;
+const FIRST_CONNECTION: u64 = 5;
 const PROCESS: u64 = 1 << 63;
 
 /// How long the server waits for descriptors when there were none left.
 const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The pause between two looks at the locks of sessions.
+const LOCKS_PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The number of events that one call takes.
 const EVENTS: usize = 64;
@@ -129,13 +140,14 @@ impl Server {
             poll: poll.try_clone().map_err(Error::os("watch", listener.path()))?,
             pidfds: HashMap::new(),
             next_token: PROCESS,
+            locks: None,
         };
         let replies = Arc::new(ReplyQueue::new().map_err(failed)?);
         epoll::add(&poll, &replies, data(REPLIES), epoll::EventFlags::IN).map_err(failed)?;
         let region_watch = watch_region(&poll, &state.region);
         let mut service = NodeService { state, watches, replies };
         for process in service.state.sessions.processes() {
-            service.watch(process);
+            service.watch(process, None);
         }
         Ok(Self {
             poll,
@@ -173,6 +185,7 @@ impl Server {
                     LISTENER => self.accept(),
                     STOP => (),
                     REPLIES => self.deliver(),
+                    LOCKS => self.service.reap_unlocked(),
                     REGION => self.look_for_region(),
                     token if token & PROCESS != 0 => self.service.reap(token),
                     token => self.go_on(token, event.flags),
@@ -318,9 +331,13 @@ impl SessionService for NodeService {
         if read_only { region.readable.as_fd() } else { region.writable.as_fd() }
     }
 
-    fn open_session(&mut self, process: Process) -> Option<SessionId> {
+    fn open_session(
+        &mut self,
+        process: Process,
+        pidfd: Option<BorrowedFd<'_>>,
+    ) -> Option<SessionId> {
         let opened = self.state.sessions.open(process)?;
-        self.watch(process);
+        self.watch(process, pidfd);
         Some(opened)
     }
 
@@ -413,15 +430,15 @@ impl NodeService {
     /// Called after sessions of a process ended without a request of the client.
     fn sessions_died(&mut self, ended: usize, process: Process) {
         if ended > 0 {
-            tracing::info!(pid = process.pid, sessions = ended, "a client is gone");
+            tracing::info!(%process, sessions = ended, "a client is gone");
             self.ended(SessionEnd::Died);
         }
         self.unwatch_idle(process);
     }
 
     /// Makes the sessions of a process end with the process.
-    fn watch(&mut self, process: Process) {
-        if !self.watches.watch(process) {
+    fn watch(&mut self, process: Process, pidfd: Option<BorrowedFd<'_>>) {
+        if !self.watches.watch(process, pidfd) {
             let ended = self.state.sessions.close_all_of(process);
             self.sessions_died(ended, process);
         }
@@ -436,6 +453,24 @@ impl NodeService {
         }
     }
 
+    /// Ends the sessions of processes that are watched by their locks, and hold them no more.
+    fn reap_unlocked(&mut self) {
+        let sessions = self.state.sessions.clone();
+        let by_locks =
+            |process: &Process| process.is_unseen() && !self.watches.pidfds.contains_key(process);
+        let watched: Vec<_> = sessions.processes().into_iter().filter(by_locks).collect();
+        for process in &watched {
+            let ended = sessions.close_unlocked_of(*process);
+            self.sessions_died(ended, *process);
+        }
+        let tick = &mut [0; size_of::<u64>()];
+        match &self.watches.locks {
+            // Ticks that were missed are one event.
+            Some(ticks) if !watched.is_empty() => drop(rustix::io::read(ticks, tick)),
+            _ => self.watches.locks = None,
+        }
+    }
+
     fn unwatch_idle(&mut self, process: Process) {
         if !self.state.sessions.has_any_of(process) {
             self.watches.pidfds.remove(&process);
@@ -444,26 +479,31 @@ impl NodeService {
 }
 
 impl ProcessWatches {
-    /// Watches a process, if it is not watched already. Returns whether the process lives.
-    fn watch(&mut self, process: Process) -> bool {
+    /// Watches a process, if it is not watched already: by this descriptor if it has no number
+    /// here, or else by the locks of its sessions. Returns whether the process lives.
+    fn watch(&mut self, process: Process, pidfd: Option<BorrowedFd<'_>>) -> bool {
         if self.pidfds.contains_key(&process) {
             return true;
         }
         let token = self.next_token;
         self.next_token += 1;
-        let watched = i32::try_from(process.pid)
-            .ok()
-            .and_then(Pid::from_raw)
-            .ok_or(Errno::SRCH)
-            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
-            .and_then(|pidfd| {
-                let data = epoll::EventData::new_u64(token);
-                epoll::add(&self.poll, &pidfd, data, epoll::EventFlags::IN)?;
-                Ok(pidfd)
-            });
+        let opened = match pidfd {
+            Some(pidfd) => rustix::io::fcntl_dupfd_cloexec(pidfd, 0),
+            None if process.is_unseen() => return self.watch_locks(),
+            None => i32::try_from(process.pid)
+                .ok()
+                .and_then(Pid::from_raw)
+                .ok_or(Errno::SRCH)
+                .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty())),
+        };
+        let watched = opened.and_then(|pidfd| {
+            let data = epoll::EventData::new_u64(token);
+            epoll::add(&self.poll, &pidfd, data, epoll::EventFlags::IN)?;
+            Ok(pidfd)
+        });
         match watched {
             // The number may have been given to another process before the pidfd was opened.
-            Ok(_) if process.is_gone() => false,
+            Ok(_) if !process.is_unseen() && process.is_gone() => false,
             Ok(pidfd) => {
                 self.pidfds.insert(process, (token, pidfd));
                 true
@@ -472,9 +512,29 @@ impl ProcessWatches {
             Err(error) => {
                 // The sessions of the process end with its connection, or when the node starts
                 // again.
-                tracing::warn!(pid = process.pid, %error, "cannot watch a client");
+                tracing::warn!(%process, %error, "cannot watch a client");
                 true
             }
         }
+    }
+
+    /// Has the locks of sessions looked at once a second.
+    fn watch_locks(&mut self) -> bool {
+        if self.locks.is_some() {
+            return true;
+        }
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let ticks = timerfd_create(TimerfdClockId::Monotonic, flags).and_then(|ticks| {
+            let each = Itimerspec { it_interval: LOCKS_PAUSE, it_value: LOCKS_PAUSE };
+            timerfd_settime(&ticks, TimerfdTimerFlags::empty(), &each)?;
+            let data = epoll::EventData::new_u64(LOCKS);
+            epoll::add(&self.poll, &ticks, data, epoll::EventFlags::IN)?;
+            Ok(ticks)
+        });
+        match ticks {
+            Ok(ticks) => self.locks = Some(ticks),
+            Err(error) => tracing::warn!(%error, "cannot watch clients of other PID namespaces"),
+        }
+        true
     }
 }

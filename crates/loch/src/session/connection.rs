@@ -28,6 +28,7 @@ use rustix::net::{
 use crate::layout::memory::{Member, of_region};
 use crate::limits::{READ_BYTES, RETRY_PAUSE, RETRY_PAUSE_MAX};
 use crate::private;
+use crate::session::slot::SessionId;
 use crate::session::wire::{
     self, Code, Decoder, PROTOCOL, Question, Refused, Reply, Request, Told, Welcome,
 };
@@ -144,6 +145,17 @@ impl Connection {
                 == Err(Errno::AGAIN)
     }
 
+    /// Asks whether the node's process is up.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`].
+    pub fn is_still_there(&self) -> Result<()> {
+        match self.is_open() {
+            true => Ok(()),
+            false => Err(self.unreachable("it has ended just now: try again")),
+        }
+    }
+
     /// The mark of the process that has connected.
     pub fn mark(&self) -> ForkMark {
         self.mark
@@ -155,18 +167,18 @@ impl Connection {
         self.stream.as_fd()
     }
 
-    /// Opens a session, and returns its slot and incarnation. `sessions` is the number of slots
-    /// that the node has for clients.
+    /// Opens a session, and returns it, and whether the client has to lock its slot. `sessions` is
+    /// the number of slots that the node has for clients.
     ///
     /// # Errors
     /// [`Error::SessionsExhausted`], [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn open_session(&self, sessions: u32, wait: Duration) -> Result<(u32, u64)> {
+    pub fn open_session(&self, sessions: u32, wait: Duration) -> Result<(SessionId, bool)> {
         match self.exchange(&Request::OpenSession {}, Instant::now() + wait)?.0 {
             // Other memory lies outside the slots, and no session has incarnation 0.
-            Reply::Session { slot, incarnation }
+            Reply::Session { slot, incarnation, lock }
                 if (1..=sessions).contains(&slot) && incarnation != 0 =>
             {
-                Ok((slot, incarnation))
+                Ok((SessionId { slot, incarnation }, lock))
             }
             Reply::Refused(refused) => Err(self.refused(refused, sessions)),
             other => Err(self.unexpected(&other)),
@@ -414,7 +426,9 @@ fn check_user(stream: &UnixStream, socket: &Path) -> Result<u32> {
     let theirs = getsockopt(stream, PeerCredentials).map_err(Error::os("identify", socket))?;
     let (ours, theirs) = (private::user(), theirs.uid());
     let may_serve = theirs == ours || theirs == 0;
-    if may_serve || (may_attach(ours, theirs) && private::only_they_made(socket, theirs)) {
+    let is_one = !private::stands_for_others(theirs);
+    let may_attach = may_attach(ours, theirs);
+    if is_one && (may_serve || (may_attach && private::only_they_made(socket, theirs))) {
         return Ok(theirs);
     }
     Err(Error::ForeignUser { socket: socket.into(), ours, theirs })

@@ -6,6 +6,7 @@
 //! | `wire.rs` | the messages between client and node |
 //! | `connection.rs` | the client's side of the socket |
 //! | `slot.rs` | a session's slot in the node's memory |
+//! | `slot_lock.rs` | how a client shows that it lives, where its process is not seen |
 //! | `table_session.rs` | a table's session, and how it ends |
 //! | `local.rs` | nodes inside this process, as their clients see them |
 //! | `endpoint.rs` | an endpoint that yields while it waits |
@@ -20,6 +21,7 @@ pub(crate) mod local;
 pub(crate) mod medium;
 pub(crate) mod opened;
 pub(crate) mod slot;
+pub(crate) mod slot_lock;
 pub(crate) mod table_session;
 pub(crate) mod tcp;
 #[cfg(feature = "verbs")]

@@ -1,6 +1,8 @@
 //! A session's slot in its node's memory, as its client and its node see it.
 
+use std::fmt;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,11 +16,19 @@ use crate::layout::memory::Member;
 /// A process, which differs from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
-    /// The process's number.
+    /// The process's number, or [`UNSEEN`].
     pub pid: u32,
-    /// When it started, in the kernel's ticks since it booted.
+    /// When it started, in the kernel's ticks since it booted. Of a process that is not seen, a
+    /// number that the kernel gives no other process until it boots again.
     pub started: u64,
 }
+
+/// In the place of a process's number: the process is in a PID namespace of which this one sees
+/// nothing. No process has this number.
+const UNSEEN: u32 = u32::MAX;
+/// The file system of descriptors of processes, since Linux 6.9. A file there has another number
+/// than that of any other process.
+const PIDFS_MAGIC: i64 = 0x5049_4446;
 
 /// The slot and incarnation of an open session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -33,6 +43,18 @@ impl Process {
     /// Returns the process of that number, if it can be seen.
     pub fn of_pid(pid: u32) -> Option<Self> {
         Some(Self { pid, started: start_time(&stat_of(pid).ok()?)? })
+    }
+
+    /// Returns the process of a descriptor, whose number cannot be seen here.
+    pub fn of_pidfd(pidfd: impl AsFd) -> Option<Self> {
+        let system = rustix::fs::fstatfs(&pidfd).ok()?;
+        let facts = rustix::fs::fstat(pidfd).ok()?;
+        (system.f_type as i64 == PIDFS_MAGIC).then_some(Self { pid: UNSEEN, started: facts.st_ino })
+    }
+
+    /// Returns whether the process has no number here.
+    pub fn is_unseen(self) -> bool {
+        self.pid == UNSEEN
     }
 
     /// Returns whether the process is gone. It is gone only if the kernel says so; an error while
@@ -57,6 +79,15 @@ impl Process {
         let pid = std::process::id();
         // Without /proc a process cannot be told from a later one, so no session outlives its node.
         Self::of_pid(pid).unwrap_or(Self { pid, started: 0 })
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            UNSEEN => f.write_str("process of another PID namespace"),
+            pid => write!(f, "process {pid}"),
+        }
     }
 }
 

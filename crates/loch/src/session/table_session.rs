@@ -17,6 +17,7 @@ use crate::limits::CLOSE_TIMEOUT;
 use crate::session::connection::Connection;
 use crate::session::local::LocalNodes;
 use crate::session::slot::{Process, SessionId, abandon_own_slot, free_own_slot};
+use crate::session::slot_lock::SlotLock;
 use crate::{Error, Result};
 
 /// The session of a table at its home node.
@@ -26,6 +27,8 @@ pub(crate) struct TableSession {
     pub(super) at: At,
     /// A child process inherits the table but not the session: it must neither use nor end it.
     mark: ForkMark,
+    /// Shows the next process of the node that the client lives, if that cannot see it.
+    lock: Option<SlotLock>,
 }
 
 /// The way in which the session was opened.
@@ -51,7 +54,7 @@ impl TableSession {
             At::Node(it, _) | At::Fenced(it, ..) | At::Reader(it, _) => it.mark(),
             At::Embedded(embedded, _) => embedded.mark(),
         };
-        Self { home, memory, at, mark }
+        Self { home, memory, at, mark, lock: None }
     }
 
     /// Gives a session that is fenced a secret.
@@ -59,12 +62,26 @@ impl TableSession {
     /// # Errors
     /// [`Error::Os`] if the system has no random bytes.
     pub fn with_secret(mut self) -> Result<Self> {
+        let At::Fenced(_, _, secret) = &mut self.at else { return Ok(self) };
         let mut words = [[0; 8]; 2];
         let flags = rustix::rand::GetRandomFlags::empty();
         rustix::rand::getrandom(words.as_flattened_mut(), flags)
-            .map_err(Error::os("draw a secret for a client of", &self.home().socket))?;
-        if let At::Fenced(_, _, secret) = &mut self.at {
-            *secret = Some(Secret::new(words.map(u64::from_ne_bytes)));
+            .map_err(Error::os("draw a secret for", "a client".as_ref()))?;
+        *secret = Some(Secret::new(words.map(u64::from_ne_bytes)));
+        Ok(self)
+    }
+
+    /// Locks the session's slot. The node's process that has opened the session is still there
+    /// afterwards, so the next one sees the lock.
+    ///
+    /// # Errors
+    /// [`Error::NodeUnreachable`] if the node has gone meanwhile, [`Error::Os`].
+    pub fn with_lock(mut self, slot: u32) -> Result<Self> {
+        let home = self.home();
+        self.lock = Some(SlotLock::take(home.region(), slot, &home.socket)?);
+        match &self.at {
+            At::Node(it, _) | At::Fenced(it, ..) => it.is_still_there()?,
+            _ => (),
         }
         Ok(self)
     }
@@ -126,6 +143,10 @@ impl Drop for TableSession {
     fn drop(&mut self) {
         if self.is_inherited() {
             return;
+        }
+        // The slot may have another session as soon as the node knows.
+        if let Some(lock) = self.lock.take() {
+            lock.release();
         }
         match &self.at {
             At::Observer(_) => (),

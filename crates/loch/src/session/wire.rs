@@ -34,8 +34,8 @@ use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX, TOLD_BYTES_MAX, TOLD_MAX};
 
 /// The version of everything in this module, and of what clients do in shared memory: since version
 /// 2 they wake the workers to which they send requests; version 3 names the fabric; version 4 has
-/// scans.
-pub(crate) const PROTOCOL: u32 = 4;
+/// scans; version 5 tells clients to lock their slots.
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// A request of a client to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +157,9 @@ pub(crate) enum Reply {
         slot: u32,
         /// Names the session among all sessions that ever had the slot.
         incarnation: u64,
+        /// Whether the client has to lock its slot ([`slot_lock`](super::slot_lock)), because the
+        /// node does not see its process.
+        lock: bool,
     },
     /// The session has ended; its slot is free, or will be when the session is fenced. Or the
     /// endpoint is forgotten.

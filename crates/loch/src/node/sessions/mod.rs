@@ -35,6 +35,7 @@ use crate::layout::memory::Member;
 use crate::session::slot::{
     ANNOUNCED, INCARNATION, LEFT, PID, Process, STARTED, SessionId, slot_word,
 };
+use crate::session::slot_lock::is_locked;
 
 /// Bits of the counter in an incarnation's low half; the node's number is above it.
 const COUNTER_BITS: u32 = 24;
@@ -103,7 +104,11 @@ impl Sessions {
             // This process has the region's lock, so the scrubber and the workers of the last node
             // are gone.
             let held = HeldSlot { incarnation, process, dying: None };
-            if sessions.is_clients(slot) && !process.is_gone() {
+            let lives = match process.is_unseen() {
+                true => is_locked(node.region(), slot),
+                false => !process.is_gone(),
+            };
+            if sessions.is_clients(slot) && lives {
                 sessions.slots()[slot as usize] = Some(held);
                 continue;
             }
@@ -251,6 +256,23 @@ impl Sessions {
         for slot in self.client_slots() {
             let held = &mut slots[slot];
             if held.is_some_and(|h| h.lives() && h.process == process) {
+                self.end_held(held, slot as u32, SessionEnd::Died);
+                closed += 1;
+            }
+        }
+        closed
+    }
+
+    /// Ends the sessions of a client's process whose slots it has not locked, and returns their
+    /// number. The process is none that this node watches.
+    pub fn close_unlocked_of(&self, process: Process) -> usize {
+        let mut slots = self.slots();
+        let mut closed = 0;
+        for slot in self.client_slots() {
+            let held = &mut slots[slot];
+            if held.is_some_and(|h| h.lives() && h.process == process)
+                && !is_locked(&self.region, slot as u32)
+            {
                 self.end_held(held, slot as u32, SessionEnd::Died);
                 closed += 1;
             }
