@@ -161,6 +161,8 @@ pub(crate) const NAP: Duration = Duration::from_millis(1);
 /// The longest sleep of a thread whose lanes all wait for others. Lanes have times at which they do
 /// something by themselves, as a client that sends a request again.
 pub(crate) const LANES_SLEEP_MAX: Duration = Duration::from_millis(1);
+/// The nap of a thread that is no lanes' executor, each time one of its tasks pauses.
+pub(crate) const TASK_NAP: Duration = Duration::from_micros(100);
 
 /// Bytes of the longest READ whose aligned words are whole on every fabric: each was in memory at
 /// one moment. Of a longer READ, as of a value, a word may be torn. Over TCP such a READ goes
@@ -243,6 +245,9 @@ pub(crate) const TCP_LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How long a node may be silent while something is under way on a connection. Then the connection
 /// is given up, as one over verbs is.
 pub(crate) const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);
+/// A connection with a full queue is stuck when nothing has moved for this time: a thread that
+/// wants to queue more does not wait for it.
+pub(crate) const TCP_STUCK_MIN: Duration = Duration::from_millis(20);
 
 /// The time in which one line is logged of each kind of line that other hosts can cause.
 pub const LOG_INTERVAL: Duration = Duration::from_secs(10);

@@ -18,7 +18,10 @@ use self::later::Later;
 use self::ops::{OpId, Ops};
 use crate::counters::Verb;
 use crate::fabric::words_of_each;
-use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX};
+use crate::limits::{
+    BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, LANES_PAUSE_US_MAX, READ_WORDS_MAX,
+    TASK_NAP,
+};
 use crate::networks::Network;
 use crate::rights::Access;
 use crate::shm::{ShmEndpoint, parking};
@@ -148,6 +151,20 @@ impl<C: Carrier> Away<C> {
     fn posted(&self, op: OpId) -> Posted<'_, C> {
         self.local.counters().count_round_trip();
         Posted { away: self, op }
+    }
+
+    /// Waits until that time. A thread whose lanes all wait sleeps until something comes, or for a
+    /// moment; on another executor it naps, since its other tasks have to go on.
+    fn poll_rest(&self, cx: &Context<'_>, until: u64) -> Poll<()> {
+        if self.now_us() >= until {
+            return Poll::Ready(());
+        }
+        if !self.waits(cx) {
+            self.carrier().progress(false);
+            std::thread::sleep(TASK_NAP);
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 
     /// Waits until an operation is over.
@@ -601,7 +618,10 @@ impl<C: Carrier + 'static> Fabric for Away<C> {
 
     async fn pause(&self, us: u64) {
         let until = self.now_us() + us;
-        // Queued verbs move on only if the carrier is called, so the thread does not sleep before
+        if us >= LANES_PAUSE_US_MAX {
+            return poll_fn(|cx| self.poll_rest(cx, until)).await;
+        }
+        // Queued verbs move on only if the carrier is called, so the thread does not wait before
         // all are over.
         loop {
             let is_idle = {

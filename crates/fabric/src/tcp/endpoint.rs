@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::task::Context;
 use std::time::Duration;
@@ -68,13 +69,7 @@ impl TcpEndpoint {
         TcpMessages::new(self.away.carrier.clone())
     }
 
-    /// Connects to the agent at `address`, whose node has given `answer` and has a region of
-    /// `region_bytes`: from now on verbs go over this connection. `patience` bounds the time until
-    /// the agent has answered.
-    ///
-    /// The caller vouches that the node's side of an earlier connection, if there was one, is gone:
-    /// that its [`Accepted`](super::Accepted) was dropped, or its process has ended. Verbs of
-    /// unknown outcome count as settled from then on.
+    /// As [`dial`] and [`TcpEndpoint::install`].
     ///
     /// # Errors
     /// [`TcpError`]. An existing connection stays.
@@ -86,17 +81,18 @@ impl TcpEndpoint {
         answer: &Answer,
         patience: Duration,
     ) -> Result<(), TcpError> {
-        answer.validate(region_bytes)?;
-        let os = |action| move |source| TcpError::Os { action, source };
-        let mut stream = TcpStream::connect_timeout(&address, patience).map_err(os("connect"))?;
-        let prepared =
-            stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(patience)));
-        prepared.map_err(os("prepare a connection"))?;
-        let halves = greet(&mut stream, answer)?;
-        stream.set_nonblocking(true).map_err(os("prepare a connection"))?;
-        let keys = Keys::new(answer.grants.clone());
-        self.away.carrier().install(node, (region_bytes, keys), stream.into(), halves);
+        self.install(node, dial(region_bytes, address, answer, [patience; 2])?);
         Ok(())
+    }
+
+    /// Uses a connection to `node` from now on: verbs go over it.
+    ///
+    /// The caller vouches that the node's side of an earlier connection, if there was one, is gone:
+    /// that its [`Accepted`](super::Accepted) was dropped, or its process has ended. Verbs of
+    /// unknown outcome count as settled from then on.
+    pub fn install(&self, node: RegionId, dialed: Dialed) {
+        let Dialed { region_bytes, keys, socket, halves } = dialed;
+        self.away.carrier().install(node, (region_bytes, keys), socket, halves);
     }
 
     /// Requests that are under way, or not known to be over.
@@ -114,6 +110,38 @@ impl TcpEndpoint {
         }
         engine.broken()
     }
+}
+
+/// A connection to an agent that has let the client in, for the endpoint of any thread.
+pub struct Dialed {
+    region_bytes: u64,
+    keys: Keys,
+    socket: OwnedFd,
+    halves: Halves,
+}
+
+/// Connects to the agent at `address`, whose node has given `answer` and has a region of
+/// `region_bytes`. The thread waits: until the host has taken the connection, and then until the
+/// agent has answered, each for at most its part of `patience`.
+///
+/// # Errors
+/// [`TcpError`].
+pub fn dial(
+    region_bytes: u64,
+    address: SocketAddr,
+    answer: &Answer,
+    patience: [Duration; 2],
+) -> Result<Dialed, TcpError> {
+    answer.validate(region_bytes)?;
+    let os = |action| move |source| TcpError::Os { action, source };
+    let [connecting, answering] = patience;
+    let mut stream = TcpStream::connect_timeout(&address, connecting).map_err(os("connect"))?;
+    let prepared = stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(answering)));
+    prepared.map_err(os("prepare a connection"))?;
+    let halves = greet(&mut stream, answer)?;
+    stream.set_nonblocking(true).map_err(os("prepare a connection"))?;
+    let keys = Keys::new(answer.grants.clone());
+    Ok(Dialed { region_bytes, keys, socket: stream.into(), halves })
 }
 
 /// Says who the client is, and waits until the agent has let it in. An answer with a key makes the

@@ -98,13 +98,17 @@ impl Engine {
     }
 
     /// Waits until a node takes more: nothing else bounds how many requests without answers there
-    /// are. A node that takes nothing is given up after a while.
+    /// are. A node that has taken nothing for a moment has no room, so that the thread can go on
+    /// with what needs other nodes.
     fn wait_for_room(&mut self, region: RegionId) -> Result<()> {
         loop {
             let link = self.way(region).and_then(|way| way.link.as_ref());
             let link = link.ok_or(FabricError::Unreachable { region })?;
             if link.unsent() <= TCP_UNSENT_BYTES_MAX {
                 return Ok(());
+            }
+            if link.is_stuck() {
+                return Err(FabricError::Unreachable { region });
             }
             self.progress(false);
             std::thread::yield_now();

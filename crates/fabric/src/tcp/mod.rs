@@ -73,7 +73,7 @@ use crate::{Atomics, Caps, RoundTrip, Validation};
 
 pub use admission::{Client, Replies, SeatId};
 pub use agent::{Agent, AgentOptions};
-pub use endpoint::TcpEndpoint;
+pub use endpoint::{Dialed, TcpEndpoint, dial};
 pub use error::TcpError;
 pub use frame::{Refusal, Token, Unwelcome};
 pub use lent::Accepted;

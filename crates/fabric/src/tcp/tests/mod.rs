@@ -4,6 +4,7 @@ mod hostile;
 mod promises;
 mod sealed;
 mod turns;
+mod waiting;
 mod workers;
 
 use std::future::{Future, poll_fn};
@@ -30,11 +31,11 @@ use super::lent::{Lent, Redeemed};
 use super::{Accepted, Agent, AgentOptions, Answer, Client, TcpEndpoint, TcpError};
 use crate::lanes::block_on;
 use crate::limits::{
-    TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN,
-    TCP_STRANGERS_MAX, WHOLE_WORDS_BYTES_MAX,
+    TCP_CHUNK_BYTES, TCP_HELLO_PATIENCE, TCP_STRAIGHT_BYTES_MIN, TCP_STRANGERS_MAX,
+    WHOLE_WORDS_BYTES_MAX,
 };
 use crate::shm::{Region, parking};
-use crate::{Access, Buf, Fabric, FabricError, Grant, Granted, RegionId, RemoteAddr};
+use crate::{Access, Buf, Fabric, FabricError, Grant, RegionId, RemoteAddr};
 
 const BYTES: u64 = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -450,35 +451,6 @@ fn a_word_that_is_left_is_stored_although_its_thread_does_nothing() {
     endpoint.store(word, &[&10u64.to_le_bytes()]).unwrap();
     assert_eq!(block_on(endpoint.fetch_add(at(0), 1)), Ok(3));
     assert_eq!(endpoint.load(word), Ok(10), "it was taken back");
-}
-
-/// A host that is gone, or a wire that is cut, ends no connection.
-#[test]
-fn a_node_that_is_silent_is_given_up() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    let mute = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
-        stream.write_all(Welcome::new(Ok(())).as_bytes()).unwrap();
-        stream
-    });
-    let home = Arc::new(Region::anonymous(1 << 16).unwrap());
-    let endpoint = TcpEndpoint::new(HOME, home);
-    let granted = Granted { offset: 0, len: BYTES, access: Access::Full, address: 0, rkey: 7 };
-    let answer = Answer { token: [1; 16], key: None, grants: vec![granted] };
-    endpoint.connect(AWAY, BYTES, address, &answer, PATIENCE).unwrap();
-    let mut stream = mute.join().unwrap();
-    let begun = Instant::now();
-    let mut word = [0];
-    let lost = block_on(endpoint.read_words(&[at(0)], &mut word));
-    assert_eq!(lost, Err(FabricError::Unreachable { region: AWAY }), "a READ changes nothing");
-    assert!(begun.elapsed() < 3 * TCP_SILENCE_MAX);
-    assert_eq!(endpoint.broken(), [AWAY]);
-    let refused = endpoint.write_unsignaled(at(0), &[1; 8]);
-    assert_eq!(refused, Err(FabricError::Unreachable { region: AWAY }));
-    let mut asked = Vec::new();
-    assert!(stream.read_to_end(&mut asked).is_ok_and(|bytes| bytes > 0), "it was asked once");
 }
 
 /// A node without an agent.
