@@ -160,8 +160,15 @@ pub const CLOSE_ENDING_MAX: Duration = Duration::from_secs(60);
 /// How long a node waits for another to let a connection in. Memory that was never lent before is
 /// registered first, which takes 100 ms a gigabyte.
 pub const ADMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause before a client asks again for a connection to a node that could not be reached.
+/// The pause before a client asks again for a connection to a node that could not be reached;
+/// doubles up to [`RECONNECT_PAUSE_MAX`].
 pub const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause: a node that is back is found within it.
+pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long an operation waits for a try to connect to a node that has been lost for longer than
+/// an operation may take. On hosts that are not overloaded a try takes milliseconds, if the node is
+/// there.
+pub const RECONNECT_WAIT: Duration = Duration::from_secs(1);
 /// The time between two pings of a node that has nothing to ask.
 pub const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// A link is closed when nothing came over it for this time.

@@ -32,13 +32,16 @@ pub(crate) struct Attachment {
     /// The home node's socket, as the user gave it.
     socket: PathBuf,
     options: ConnectOptions,
+    /// Never held while a node is waited for: lanes take it.
     state: Mutex<State>,
+    /// Held while the attachment is looked at or made anew.
+    refreshing: Mutex<()>,
     /// The number of the next endpoint that only reads.
     readers: AtomicU64,
     opened: Mutex<Option<AnyMedium>>,
 }
 
-pub(super) struct State {
+struct State {
     /// By node; `None` for a node that only the home node knows. The home node's connection carries
     /// sessions.
     connections: Vec<Option<Arc<Connection>>>,
@@ -62,6 +65,7 @@ impl Attachment {
             socket: socket.into(),
             options,
             state: Mutex::new(state),
+            refreshing: Mutex::default(),
             readers: AtomicU64::new(0),
             opened: Mutex::new(None),
         })
@@ -82,41 +86,48 @@ impl Attachment {
         self.state().memory.clone()
     }
 
-    /// Returns whether a node's process is up, as far as its connection shows.
+    /// Returns whether a node's process is up, as far as its connection shows. Where memory is not
+    /// shared the home node is asked.
     pub fn is_up(&self, number: usize) -> bool {
-        let state = self.state();
-        match &state.connections[number] {
+        let connection = self.state().connections[number].clone();
+        match connection {
             Some(connection) => connection.is_open(),
-            None => state.facts_of(self.home, number).is_some_and(|facts| facts.up),
+            None => self.facts_of(number).is_some_and(|facts| facts.up),
         }
     }
 
     /// The socket of the first node whose process is not up.
     pub fn down(&self) -> Option<PathBuf> {
-        let nodes = self.state().connections.len();
-        let down = (0..nodes).find(|node| !self.is_up(*node))?;
+        let down = (0..self.nodes()).find(|node| !self.is_up(*node))?;
         Some(self.state().node(down).socket.clone())
     }
 
-    /// Asks the workers of a node.
+    /// Asks the workers of a node. The thread waits.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
     pub fn ask(&self, node: usize, question: Question) -> Result<Told> {
-        let connection = {
-            let mut state = self.state();
-            // Where memory is not shared the home node asks the others.
-            let by = if state.is_remote() { self.home } else { node };
-            if !state.connections[by].as_ref().is_some_and(|it| it.is_open()) {
-                let deadline = Instant::now() + self.options.connect_timeout;
-                if !self.reopen(&mut state, by, deadline)? {
-                    let problem = "a node has come back with other memory: open the table again";
-                    return Err(Error::ClusterMismatch { problem: problem.into() });
-                }
-            }
-            state.connections[by].clone().expect("it was just made")
-        };
-        connection.ask(node, question, INSPECT_TIMEOUT)
+        // Where memory is not shared the home node asks the others.
+        let by = if self.is_remote() { self.home } else { node };
+        let deadline = Instant::now() + self.options.connect_timeout;
+        self.line(by, deadline, PATIENCE)?.ask(node, question, INSPECT_TIMEOUT)
+    }
+
+    /// Makes a connection of its own to a node, for requests whose answers may take long: the
+    /// process's other requests do not wait for them. The arguments are those of
+    /// [`Connection::open`].
+    ///
+    /// # Errors
+    /// As [`Connection::open`], and [`Error::ClusterMismatch`].
+    pub fn line(&self, node: usize, deadline: Instant, patience: Duration) -> Result<Connection> {
+        let member = self.state().node(node).clone();
+        let read_only = self.options.read_only;
+        let admitted = Connection::open(&member.socket, read_only, deadline, patience)?;
+        if admitted.welcome.identity != member.header.identity {
+            let problem = "a node has come back with other memory: open the table again";
+            return Err(Error::ClusterMismatch { problem: problem.into() });
+        }
+        Ok(admitted.connection)
     }
 
     /// The number of nodes.
@@ -126,8 +137,7 @@ impl Attachment {
 
     /// The number of a node's client session slots that are taken, as far as the home node knows.
     pub fn sessions_taken(&self, number: usize) -> Option<u32> {
-        let state = self.state();
-        Some(state.facts_of(self.home, number)?.sessions_taken)
+        Some(self.facts_of(number)?.sessions_taken)
     }
 
     /// The fabric, and why it is that one.
@@ -166,111 +176,110 @@ impl Attachment {
     /// # Errors
     /// As [`Cluster::table`](crate::Cluster::table).
     pub fn table_session(&self) -> Result<(Arc<ClusterMemory>, TableSession)> {
-        let mut state = self.state();
-        self.refresh(&mut state)?;
+        self.refresh()?;
         if self.options.read_only {
-            return Ok((state.memory.clone(), self.observer(&state)));
+            return Ok(self.reader());
         }
-        let table_session = match self.open_session(&state) {
+        match self.open_session() {
             // The node has gone since the client last looked.
             Err(Error::NodeUnreachable { .. }) => {
-                self.refresh(&mut state)?;
-                self.open_session(&state)?
+                self.refresh()?;
+                self.open_session()
             }
-            opened => opened?,
-        };
-        Ok((state.memory.clone(), table_session))
+            opened => opened,
+        }
     }
 
     /// For a client that only looks at memory: what it has in place of a session, and the memory.
     pub fn reader(&self) -> (Arc<ClusterMemory>, TableSession) {
         let state = self.state();
-        (state.memory.clone(), self.observer(&state))
-    }
-
-    /// For a client that only reads: what it has in place of a session.
-    fn observer(&self, state: &State) -> TableSession {
-        let home = state.home(self.home);
+        let mark = state.home(self.home).mark();
         let at = match state.medium {
-            Some(_) => At::Reader(home.clone(), self.readers.fetch_add(1, Ordering::Relaxed)),
-            None => At::Observer(home.mark()),
+            Some(_) => At::Reader(mark, self.readers.fetch_add(1, Ordering::Relaxed)),
+            None => At::Observer(mark),
         };
-        TableSession::new(self.home, state.memory.clone(), at)
+        (state.memory.clone(), TableSession::new(self.home, state.memory.clone(), at))
     }
 
-    fn open_session(&self, state: &State) -> Result<TableSession> {
-        let (memory, connection) = (state.memory.clone(), state.home(self.home).clone());
-        let home = state.memory.nodes[self.home].as_ref();
+    fn open_session(&self) -> Result<(Arc<ClusterMemory>, TableSession)> {
+        let (memory, connection, is_remote) = {
+            let state = self.state();
+            (state.memory.clone(), state.home(self.home).clone(), state.is_remote())
+        };
+        let home = memory.nodes[self.home].as_ref();
         let sessions = home.map_or(0, Member::client_sessions);
-        let (opened, lock) = connection.open_session(sessions, self.options.connect_timeout)?;
-        let at = match state.medium {
-            None => At::Node(connection, opened),
-            Some(_) => At::Fenced(connection, opened, None),
+        let wait = self.options.connect_timeout;
+        let (opened, lock) = connection.open_session(sessions, wait)?;
+        let at = match is_remote {
+            true => At::Fenced(connection, opened, None),
+            false => At::Node(connection, opened),
         };
         // If one of these fails, dropping the session ends it.
-        let session = TableSession::new(self.home, memory, at).with_secret()?;
-        if lock { session.with_lock(opened.slot) } else { Ok(session) }
+        let session = TableSession::new(self.home, memory.clone(), at).with_secret()?;
+        let session = if lock { session.with_lock(opened.slot)? } else { session };
+        Ok((memory, session))
     }
 
     /// Connects again to nodes whose processes were away. The home node has to be back, unless the
     /// client needs no session.
-    fn refresh(&self, state: &mut State) -> Result<()> {
+    fn refresh(&self) -> Result<()> {
+        let _one_at_a_time = self.refreshing.lock().expect("nothing panics while it is held");
         let deadline = Instant::now() + self.options.connect_timeout;
-        for number in 0..state.connections.len() {
-            let kept = match &state.connections[number] {
+        let needs_home = !self.options.read_only || self.is_remote();
+        for number in 0..self.nodes() {
+            let connection = self.state().connections[number].clone();
+            let kept = match connection {
                 Some(connection) if connection.is_open() => true,
-                Some(_)
-                    if number == self.home && (!self.options.read_only || state.is_remote()) =>
-                {
-                    self.reopen(state, number, deadline)?
-                }
+                Some(_) if number == self.home && needs_home => self.reopen(number, deadline)?,
                 // The memory is used even without the process. But if the process is back, its
                 // memory may be new.
-                Some(_) => match self.reopen(state, number, Instant::now()) {
+                Some(_) => match self.reopen(number, Instant::now()) {
                     Err(Error::NodeUnreachable { .. }) => true,
                     kept => kept?,
                 },
                 None => {
-                    let told = state.facts_of(self.home, number);
-                    told.is_none_or(|facts| state.node(number).header.identity == facts.identity)
+                    let told = self.facts_of(number);
+                    let known = self.state().node(number).header.identity;
+                    told.is_none_or(|facts| known == facts.identity)
                 }
             };
             if !kept {
-                return self.attach_anew(state, number);
+                return self.attach_anew(number);
             }
         }
         Ok(())
     }
 
     /// Connects to a node again. Returns whether the node has the same memory as before.
-    pub(super) fn reopen(
-        &self,
-        state: &mut State,
-        number: usize,
-        deadline: Instant,
-    ) -> Result<bool> {
-        let node = state.node(number);
+    fn reopen(&self, number: usize, deadline: Instant) -> Result<bool> {
+        let node = self.state().node(number).clone();
         let admitted = open(&node.socket, self.options.read_only, deadline)?;
         if admitted.welcome.identity != node.header.identity {
             return Ok(false);
         }
-        state.connections[number] = Some(Arc::new(admitted.connection));
+        self.state().connections[number] = Some(Arc::new(admitted.connection));
         Ok(true)
     }
 
-    fn attach_anew(&self, state: &mut State, number: usize) -> Result<()> {
-        let name = &state.node(number).name;
+    fn attach_anew(&self, number: usize) -> Result<()> {
+        let name = self.state().node(number).name.clone();
         tracing::warn!(node = name, "a node has come back with other memory");
         let (home, anew) = attach(&self.socket, &self.options)?;
         if home != self.home {
             let problem = format!("the home node was number {}, is {home}", self.home);
             return Err(Error::ClusterMismatch { problem });
         }
-        *state = anew;
+        *self.state() = anew;
         Ok(())
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    /// The facts that the home node tells of another node, if it can.
+    fn facts_of(&self, number: usize) -> Option<MemberFacts> {
+        let home = self.state().home(self.home).clone();
+        home.member(number as u16, PATIENCE).ok()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it is held")
     }
 }
@@ -280,17 +289,12 @@ impl State {
         self.memory.nodes[number].as_ref().expect("all nodes are known: invariant 1")
     }
 
-    pub(super) fn home(&self, home: usize) -> &Arc<Connection> {
+    fn home(&self, home: usize) -> &Arc<Connection> {
         self.connections[home].as_ref().expect("there is always one to the home node")
     }
 
     fn is_remote(&self) -> bool {
         self.medium.is_some()
-    }
-
-    /// The facts that the home node tells of another node, if it can.
-    fn facts_of(&self, home: usize, number: usize) -> Option<MemberFacts> {
-        self.home(home).member(number as u16, PATIENCE).ok()
     }
 }
 

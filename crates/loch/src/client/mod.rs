@@ -12,12 +12,16 @@
 //! | `counters.rs` | the costs of a table's operations |
 //! | `table_client.rs` | the client of a table over one network |
 //! | `net.rs` | the requirements on a network; shared memory as a network |
-//! | `remote.rs` | a fabric between machines as a network: connections that are made again |
+//! | `remote.rs` | a fabric between machines as a network |
+//! | `connector.rs` | the connections to nodes of other machines, which are made again |
+//! | `aside.rs` | work that makes its thread wait, on a thread of its own |
 //! | `nodes.rs` | the nodes, and the requests to them |
 
+mod aside;
 pub(crate) mod attachment;
 pub(crate) mod backend;
 pub(crate) mod batching;
+mod connector;
 pub(crate) mod counters;
 pub(crate) mod in_place;
 pub(crate) mod net;

@@ -26,7 +26,7 @@ pub(crate) struct OpenParams<'a> {
 }
 
 /// A network over which tables are opened.
-pub(crate) trait Network: Net {
+pub(crate) trait Network: Net + 'static {
     /// How long a client waits for a reply before it sends its request again, in microseconds.
     const RESEND_US: u64;
     /// Whether connections may break. Operations that lacked a connection are then begun again.
@@ -40,7 +40,7 @@ pub(crate) trait Network: Net {
     /// The reason why the nodes cannot be reached.
     fn connector(params: OpenParams<'_>) -> Result<impl Connect<Self, Error = Error>>;
 
-    /// Called before an operation. Makes broken connections again.
+    /// Called before an operation. Has broken connections made again, and does not wait for that.
     fn begin(endpoint: &Self::Direct) -> Self::Attempts;
 
     /// Called after an operation. Returns whether to begin it again, because it lacked a connection
@@ -58,6 +58,9 @@ pub(crate) trait Network: Net {
 
     /// Explains an error that was caused by a missing connection.
     fn explain(endpoint: &Self::Direct, error: FabricError) -> Option<Error>;
+
+    /// The error that a node is down, if one is. Never waits.
+    fn missing_node(endpoint: &Self::Direct, nodes: &Nodes) -> Option<Error>;
 }
 
 /// The network of a client that has all memory of the cluster mapped.
@@ -94,6 +97,10 @@ impl Network for Shm {
 
     fn explain(_: &ShmEndpoint, _: FabricError) -> Option<Error> {
         None
+    }
+
+    fn missing_node(_: &ShmEndpoint, nodes: &Nodes) -> Option<Error> {
+        nodes.missing_node()
     }
 }
 

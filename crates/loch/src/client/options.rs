@@ -13,7 +13,10 @@ pub struct ConnectOptions {
     pub read_only: bool,
     /// How long connecting waits for nodes that are not up yet. Default 5 s.
     pub connect_timeout: Duration,
-    /// How long an operation goes on after it first had to start over. Default 5 s.
+    /// How long an operation goes on after it first had to start over, and how long operations wait
+    /// for a node to which the connection broke. When it has been lost for longer, operations that
+    /// need it fail at once, until it is back. Over TCP a node is silent for 3 s before its
+    /// connection is given up. Default 5 s.
     pub operation_timeout: Duration,
     /// Enter all memory into this process's page tables at once (and ask for huge pages), so that
     /// first accesses do not fault one by one. It costs milliseconds for each GiB. Default no.

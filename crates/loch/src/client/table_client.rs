@@ -16,6 +16,7 @@ use loch_engines::requests::{Timing, WorkerId};
 use loch_engines::scan::{Cursor, Key, Listed, Step};
 use loch_fabric::{Buf, Fabric};
 
+use super::aside::aside;
 use super::counters::Counters;
 use super::in_place::InPlace;
 use super::net::{Network, OpenParams};
@@ -26,7 +27,7 @@ use super::scanning::{ScanPlace, Scanned};
 use crate::layout::memory::{ClusterMemory, TableView};
 use crate::limits::{RETRY_PAUSE, RETRY_PAUSE_MAX, SCAN_PAGE_STEPS};
 use crate::session::table_session::TableSession;
-use crate::session::wire::WorkerScan;
+use crate::session::wire::{Inspected, WorkerScan};
 use crate::{Error, Result, Usage};
 
 /// The client of a table, and the nodes that it asks for facts.
@@ -173,7 +174,7 @@ impl<N: Network> TableClient<N> {
     fn explain(&self, error: EngineError) -> Error {
         let known = match &error {
             EngineError::Timeout { .. } if self.client.nessie().is_none() => {
-                self.nodes.missing_node()
+                N::missing_node(self.client.direct(), &self.nodes)
             }
             EngineError::NeedsSession => {
                 let (table, engine) = (self.name.clone(), self.engine.name());
@@ -184,24 +185,32 @@ impl<N: Network> TableClient<N> {
         };
         known.unwrap_or_else(|| Error::of_table(&self.name, error))
     }
+}
 
+impl<N: Network> TableClient<N>
+where
+    Self: Send,
+{
     /// Opens a client that reads the memory of this table, which is in nessie's layout. This client
     /// may have no right to read it.
-    fn reader(&self) -> Result<Reader<N>> {
-        let (nodes, options, (memory, table_session)) =
-            (&self.nodes, &self.options, self.nodes.reader());
-        let table = memory.tables.get(self.number).filter(|table| table.nessie().is_some());
-        let table = table.ok_or_else(|| Error::ClusterMismatch {
-            problem: "a node has come back with other tables: open the table again".into(),
-        })?;
-        let client = Self::open(OpenParams {
-            nodes,
-            memory: &memory,
-            table,
-            table_session: &table_session,
-            options,
-        })?;
-        Ok(Reader { client, _session: table_session })
+    async fn reader(&self) -> Result<Reader<N>> {
+        let (nodes, options, number) = (self.nodes.clone(), self.options.clone(), self.number);
+        let open = move || {
+            let (memory, table_session) = nodes.reader();
+            let table = memory.tables.get(number).filter(|table| table.nessie().is_some());
+            let table = table.ok_or_else(|| Error::ClusterMismatch {
+                problem: "a node has come back with other tables: open the table again".into(),
+            })?;
+            let client = Self::open(OpenParams {
+                nodes: &nodes,
+                memory: &memory,
+                table,
+                table_session: &table_session,
+                options: &options,
+            })?;
+            Ok(Reader { client, _session: table_session })
+        };
+        aside(self.client.direct(), open).await
     }
 
     /// Looks at the table's memory, if it is in nessie's layout: with this client if it works
@@ -215,7 +224,7 @@ impl<N: Network> TableClient<N> {
         }
         let reader = match self.client.nessie() {
             Some(_) => None,
-            None => Some(self.reader()?),
+            None => Some(self.reader().await?),
         };
         self.look_by(reader.as_ref(), at).await.map(Some)
     }
@@ -239,12 +248,12 @@ impl<N: Network> TableClient<N> {
         let begin = ScanPlace { memory, ..ScanPlace::default() };
         let from = if from.memory == memory { from } else { &begin };
         if !self.is_nessies {
-            return self.scan_by_workers(from, prefix);
+            return self.scan_by_workers(from, prefix).await;
         }
         let reader = match (self.client.nessie(), self.scanner.take()) {
             (Some(_), _) => None,
             (None, Some(kept)) => Some(kept),
-            (None, None) => Some(Box::new(self.reader()?)),
+            (None, None) => Some(Box::new(self.reader().await?)),
         };
         let page = async |client: &AnyClient<N::Direct>| scan_memory(client, from, prefix).await;
         let scanned = self.look_by(reader.as_deref(), page).await?;
@@ -255,7 +264,7 @@ impl<N: Network> TableClient<N> {
     }
 
     /// Asks one worker after the other, node by node, for its keys.
-    fn scan_by_workers(&self, from: &ScanPlace, prefix: &[u8]) -> Result<Scanned> {
+    async fn scan_by_workers(&self, from: &ScanPlace, prefix: &[u8]) -> Result<Scanned> {
         let (workers, nodes) = (self.workers, self.nodes.memory().nodes.len() as u32);
         let all = nodes * u32::from(workers);
         let mut place = match from.worker < all {
@@ -265,7 +274,9 @@ impl<N: Network> TableClient<N> {
         let step = Step { from: place.at, prefix: prefix.to_vec() };
         let [node, worker] = [place.worker / u32::from(workers), place.worker % u32::from(workers)];
         let scan = WorkerScan { worker: worker as u16, step };
-        let page = self.nodes.scan(node as usize, self.number, scan)?;
+        let (nodes, table) = (self.nodes.clone(), self.number);
+        let ask = move || nodes.scan(node as usize, table, scan);
+        let page = aside(self.client.direct(), ask).await?;
         place = match page.next {
             Some(at) => ScanPlace { at, ..place },
             None => ScanPlace { worker: place.worker + 1, at: Cursor::default(), ..place },
@@ -273,12 +284,18 @@ impl<N: Network> TableClient<N> {
         Ok(Scanned { keys: page.keys, next: (place.worker < all).then_some(place) })
     }
 
+    /// Asks what each node's workers have of the table.
+    async fn inspect(&self) -> Result<Vec<Inspected>> {
+        let (nodes, table) = (self.nodes.clone(), self.number);
+        aside(self.client.direct(), move || nodes.inspect(table)).await
+    }
+
     async fn check(&self) -> Result<CheckReport> {
         if let Some(report) = self.look(AnyClient::check).await? {
             return Ok(report);
         }
         let mut all = CheckReport::default();
-        for (node, told) in self.nodes.inspect(self.number)?.into_iter().enumerate() {
+        for (node, told) in self.inspect().await?.into_iter().enumerate() {
             all.slots += told.slots;
             all.values += told.entries;
             let broken = told.broken.into_iter();
@@ -291,7 +308,7 @@ impl<N: Network> TableClient<N> {
         if let Some(usage) = self.look(AnyClient::usage).await? {
             return Ok(usage);
         }
-        let told = self.nodes.inspect(self.number)?;
+        let told = self.inspect().await?;
         Ok(told.iter().map(|told| told.usage()).collect())
     }
 }

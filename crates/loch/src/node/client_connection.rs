@@ -17,7 +17,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::control_client::{Caller, Readers};
+use super::control_client::Caller;
 use super::listener::PeerCredentials;
 use crate::limits::READ_BYTES;
 use crate::private;
@@ -52,8 +52,8 @@ pub(super) trait SessionService {
         process: Option<Process>,
         ask: Connect,
     ) -> Option<Reply>;
-    /// Ends the connections of readers.
-    fn leave(&mut self, readers: Readers);
+    /// Ends the connections of the readers that have asked over this connection.
+    fn leave(&mut self, connection: u64);
     /// Asks the workers of a table at a node what they have. After `None` the reply comes later, to
     /// connection `token`.
     fn ask(&mut self, token: u64, node: u16, question: Question) -> Option<Reply>;
@@ -147,9 +147,9 @@ impl ClientConnection {
         Some((&self.sessions, self.process?))
     }
 
-    /// The readers whose connections end with this connection.
-    pub fn readers(&self) -> Option<Readers> {
-        self.reads.then_some(Readers { connection: self.token, endpoint: None })
+    /// The number of this connection, if connections of readers end with it.
+    pub fn readers(&self) -> Option<u64> {
+        self.reads.then_some(self.token)
     }
 
     /// Sends the reply that the client waits for.
@@ -232,10 +232,6 @@ impl ClientConnection {
             (Request::Member { node }, Some(_)) => self.say(&service.member(node)),
             (Request::Connect(connect), Some(read_only)) => {
                 self.connect(connect, read_only, service)
-            }
-            (Request::Leave { endpoint }, Some(_)) => {
-                service.leave(Readers { connection: self.token, endpoint: Some(endpoint) });
-                self.say(&Reply::Closed {});
             }
             (Request::Ask { node, question }, Some(_)) => {
                 match service.ask(self.token, node, question) {

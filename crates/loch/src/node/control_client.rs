@@ -29,13 +29,6 @@ pub(crate) enum Caller {
     },
 }
 
-/// Readers of one connection: all of them, or one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Readers {
-    pub connection: u64,
-    pub endpoint: Option<u64>,
-}
-
 /// A node's control plane.
 pub(crate) trait ControlClient: Send + Sync {
     /// Returns what is known of a node.
@@ -44,8 +37,8 @@ pub(crate) trait ControlClient: Send + Sync {
     fn connect(&self, caller: Caller, ask: Connect, replies: Arc<ReplyQueue>, token: u64);
     /// Asks the workers of another node; the reply goes to `replies` under `token`.
     fn ask(&self, node: u16, question: Question, replies: Arc<ReplyQueue>, token: u64);
-    /// Ends the connections of readers.
-    fn leave(&self, readers: Readers);
+    /// Ends the connections of the readers that have asked over this connection.
+    fn leave(&self, connection: u64);
     /// Called when sessions have ended and are among the dying.
     fn sessions_ended(&self);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use loch_fabric::shm::Region;
 
 use super::client_connection::{ClientConnection, NextStep, SessionService};
-use super::control_client::{Caller, Readers};
+use super::control_client::Caller;
 use super::listener::PeerCredentials;
 use super::region::format;
 use super::sessions::{SessionEnd, Sessions};
@@ -129,7 +129,7 @@ impl SessionService for FuzzNode {
         Some(unconnected())
     }
 
-    fn leave(&mut self, _readers: Readers) {}
+    fn leave(&mut self, _connection: u64) {}
 
     fn ask(&mut self, _token: u64, _node: u16, _question: Question) -> Option<Reply> {
         Some(unconnected())

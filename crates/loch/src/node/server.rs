@@ -24,7 +24,7 @@ use rustix::time::{
 };
 
 use super::client_connection::{ClientConnection, NextStep, SessionService};
-use super::control_client::{Caller, ControlClient, Readers, ReplyQueue};
+use super::control_client::{Caller, ControlClient, ReplyQueue};
 use super::listener::{self, Listener};
 use super::region::OwnedRegion;
 use super::scrubber::ScrubberHandle;
@@ -299,8 +299,8 @@ impl Server {
                 sessions.iter().filter(|s| all.close(**s, process, SessionEnd::Died).is_some());
             self.service.sessions_died(ended.count(), process);
         }
-        if let Some(readers) = connection.readers() {
-            self.service.leave(readers);
+        if let Some(token) = connection.readers() {
+            self.service.leave(token);
         }
         drop(connection);
         self.watch_listener(true);
@@ -377,9 +377,9 @@ impl SessionService for NodeService {
         None
     }
 
-    fn leave(&mut self, readers: Readers) {
+    fn leave(&mut self, connection: u64) {
         if let Some(control) = &self.state.control {
-            control.leave(readers);
+            control.leave(connection);
         }
     }
 

@@ -218,17 +218,6 @@ impl Connection {
         }
     }
 
-    /// Ends the connections of an endpoint that only reads.
-    ///
-    /// # Errors
-    /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn leave(&self, endpoint: u64, wait: Duration) -> Result<()> {
-        match self.request(&Request::Leave { endpoint }, wait)? {
-            Reply::Closed {} => Ok(()),
-            other => Err(self.unexpected(&other)),
-        }
-    }
-
     /// The reply to a request that is not refused.
     pub(super) fn request(&self, request: &Request, wait: Duration) -> Result<Reply> {
         match self.exchange(request, Instant::now() + wait)?.0 {

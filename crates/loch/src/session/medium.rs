@@ -20,6 +20,8 @@ pub(crate) trait Medium: Clone + Send + Sync + 'static {
     type Endpoint: Fabric + UnreliableWrites;
     /// The messages of a client's thread.
     type Messages: Messages;
+    /// A connection that an endpoint can use, once its thread has installed it.
+    type Dialed: Send;
 
     /// An endpoint without connections, whose home region is that of `home`.
     ///
@@ -57,20 +59,19 @@ pub(crate) trait Medium: Clone + Send + Sync + 'static {
     /// [`Error::Device`](crate::Error::Device).
     fn offer(&self, endpoint: &Self::Endpoint, to: &Member, unreliable: bool) -> Result<Value>;
 
-    /// Connects an endpoint to the node that has given this answer and listens at `address`. Takes
-    /// no longer than `patience`, if the node is silent.
+    /// Connects to the node that has given this answer and listens at `address`, for an endpoint of
+    /// any thread. The calling thread waits, for `patience` at most if the agent is silent.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device),
     /// [`Error::NodeUnreachable`](crate::Error::NodeUnreachable).
-    fn connect(
-        &self,
-        endpoint: &Self::Endpoint,
-        to: &Member,
-        address: &str,
-        answer: &Value,
-        patience: Duration,
-    ) -> Result<()>;
+    fn dial(to: &Member, address: &str, answer: Value, patience: Duration) -> Result<Self::Dialed>;
+
+    /// Has an endpoint use a connection from now on. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn install(&self, endpoint: &Self::Endpoint, to: &Member, dialed: Self::Dialed) -> Result<()>;
 
     /// The nodes to which connections broke.
     fn broken(endpoint: &Self::Endpoint) -> Vec<RegionId>;
@@ -80,7 +81,7 @@ pub(crate) trait Medium: Clone + Send + Sync + 'static {
 ///
 /// # Errors
 /// [`Error::Device`](crate::Error::Device).
-pub(super) fn read_answer<A: DeserializeOwned>(answer: &Value, from: &Member) -> Result<A> {
+pub(super) fn read_answer<A: DeserializeOwned>(answer: Value, from: &Member) -> Result<A> {
     A::deserialize(answer).map_err(|error| crate::Error::Device {
         problem: format!("{} sent an answer that cannot be read: {error}", from.socket.display()),
     })
@@ -159,11 +160,11 @@ impl TableSession {
     }
 }
 
-/// Connects an endpoint to a node, which listens at `address`; `asked` takes the request to the
-/// node and returns the answer.
+/// Connects an endpoint to a node, which listens at `address`, and waits for that; `asked` takes the
+/// request to the node and returns the answer.
 ///
 /// # Errors
-/// The errors of [`Medium::offer`], [`Medium::connect`] and `asked`.
+/// The errors of [`Medium::offer`], [`Medium::dial`], [`Medium::install`] and `asked`.
 pub(crate) fn connect<M: Medium>(
     medium: &M,
     endpoint: &M::Endpoint,
@@ -174,5 +175,5 @@ pub(crate) fn connect<M: Medium>(
 ) -> Result<()> {
     let offer = medium.offer(endpoint, member, ask.unreliable)?;
     let answer = asked(wire::Connect { offer, ..ask })?;
-    medium.connect(endpoint, member, address, &answer, patience)
+    medium.install(endpoint, member, M::dial(member, address, answer, patience)?)
 }

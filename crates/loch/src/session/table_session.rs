@@ -40,8 +40,9 @@ pub(crate) enum At {
     /// At a node that has to fence the session before its slot is free. The secret is for the nodes
     /// that let the client in.
     Fenced(Arc<Connection>, SessionId, Option<Secret>),
-    /// No session, but connections of an endpoint that only reads.
-    Reader(Arc<Connection>, u64),
+    /// No session, but the number of an endpoint that only reads over a network. Its connections
+    /// end with the ones to the home node over which they were asked for.
+    Reader(ForkMark, u64),
     /// At a node inside this process.
     Embedded(Arc<dyn LocalNodes>, SessionId),
 }
@@ -50,8 +51,8 @@ impl TableSession {
     /// The session that was opened in the way `at`, or what a client has in its place.
     pub fn new(home: usize, memory: Arc<ClusterMemory>, at: At) -> Self {
         let mark = match &at {
-            At::Observer(mark) => *mark,
-            At::Node(it, _) | At::Fenced(it, ..) | At::Reader(it, _) => it.mark(),
+            At::Observer(mark) | At::Reader(mark, _) => *mark,
+            At::Node(it, _) | At::Fenced(it, ..) => it.mark(),
             At::Embedded(embedded, _) => embedded.mark(),
         };
         Self { home, memory, at, mark, lock: None }
@@ -149,7 +150,7 @@ impl Drop for TableSession {
             lock.release();
         }
         match &self.at {
-            At::Observer(_) => (),
+            At::Observer(_) | At::Reader(..) => (),
             At::Node(connection, opened) => {
                 if !self.ends_at_node(connection, *opened) {
                     free_own_slot(self.home().region(), *opened);
@@ -159,10 +160,6 @@ impl Drop for TableSession {
                 if !self.ends_at_node(connection, *opened) {
                     abandon_own_slot(self.home().region(), *opened);
                 }
-            }
-            At::Reader(connection, endpoint) => {
-                // A node that is away has forgotten its readers.
-                let _ = connection.leave(*endpoint, CLOSE_TIMEOUT);
             }
             At::Embedded(embedded, opened) => {
                 embedded.end_session(self.home, *opened, Process::own());

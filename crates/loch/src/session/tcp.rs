@@ -3,13 +3,14 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use loch_fabric::tcp::{Answer, Replies, TcpEndpoint, TcpError, TcpMessages};
+use loch_fabric::tcp::{Answer, Dialed, Replies, TcpEndpoint, TcpError, TcpMessages, dial};
 use loch_fabric::{RegionId, RemoteAddr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::medium::{Medium, read_answer};
 use crate::layout::memory::Member;
+use crate::limits::DIAL_TIMEOUT;
 use crate::{Error, Result};
 
 /// TCP needs nothing that could be opened.
@@ -28,6 +29,7 @@ pub(crate) struct TcpOffer {
 impl Medium for Tcp {
     type Endpoint = TcpEndpoint;
     type Messages = TcpMessages;
+    type Dialed = Dialed;
 
     fn endpoint(&self, home: &Member) -> Result<TcpEndpoint> {
         Ok(TcpEndpoint::new(RegionId(home.header.node as u8), home.region().clone()))
@@ -54,24 +56,23 @@ impl Medium for Tcp {
         Ok(serde_json::to_value(TcpOffer { replies }).expect("an offer is plain data"))
     }
 
-    fn connect(
-        &self,
-        endpoint: &TcpEndpoint,
-        to: &Member,
-        address: &str,
-        answer: &Value,
-        patience: Duration,
-    ) -> Result<()> {
-        let answer: Answer = read_answer(answer, to)?;
-        let (region, bytes) = (RegionId(to.header.node as u8), to.header.region_bytes);
+    fn dial(to: &Member, address: &str, answer: Value, patience: Duration) -> Result<Dialed> {
+        let (answer, bytes): (Answer, _) = (read_answer(answer, to)?, to.header.region_bytes);
+        // A host takes a connection at once, also if its agent is busy.
+        let patience = [DIAL_TIMEOUT.min(patience), patience];
         let mut last = None;
         for address in looked_up(to, address)? {
-            match endpoint.connect(region, bytes, address, &answer, patience) {
-                Ok(()) => return Ok(()),
+            match dial(bytes, address, &answer, patience) {
+                Ok(dialed) => return Ok(dialed),
                 Err(error) => last = Some(error),
             }
         }
         Err(unreachable(to, last))
+    }
+
+    fn install(&self, endpoint: &TcpEndpoint, to: &Member, dialed: Dialed) -> Result<()> {
+        endpoint.install(RegionId(to.header.node as u8), dialed);
+        Ok(())
     }
 
     fn broken(endpoint: &TcpEndpoint) -> Vec<RegionId> {

@@ -35,6 +35,7 @@ impl Card {
 impl Medium for Card {
     type Endpoint = VerbsEndpoint;
     type Messages = Datagrams;
+    type Dialed = Answer;
 
     fn endpoint(&self, home: &Member) -> Result<VerbsEndpoint> {
         let region = RegionId(home.header.node as u8);
@@ -60,16 +61,13 @@ impl Medium for Card {
         Ok(serde_json::to_value(&offer).expect("an offer is plain data"))
     }
 
-    fn connect(
-        &self,
-        endpoint: &VerbsEndpoint,
-        to: &Member,
-        _address: &str,
-        answer: &Value,
-        _patience: Duration,
-    ) -> Result<()> {
+    /// The cards connect without a message: the answer is all that there is to know.
+    fn dial(to: &Member, _address: &str, answer: Value, _patience: Duration) -> Result<Answer> {
+        read_answer(answer, to)
+    }
+
+    fn install(&self, endpoint: &VerbsEndpoint, to: &Member, answer: Answer) -> Result<()> {
         let (region, bytes) = (RegionId(to.header.node as u8), to.header.region_bytes);
-        let answer: Answer = read_answer(answer, to)?;
         endpoint.connect(region, bytes, &answer).map_err(|error| of_verbs(error, bytes))
     }
 

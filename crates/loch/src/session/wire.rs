@@ -34,7 +34,8 @@ use crate::limits::{FRAME_BYTES_MAX, TABLES_MAX, TOLD_BYTES_MAX, TOLD_MAX};
 
 /// The version of everything in this module, and of what clients do in shared memory: since version
 /// 2 they wake the workers to which they send requests; version 3 names the fabric; version 4 has
-/// scans; version 5 tells clients to lock their slots.
+/// scans; version 5 tells clients to lock their slots, and readers end with the connection over
+/// which they asked.
 pub(crate) const PROTOCOL: u32 = 5;
 
 /// A request of a client to its node.
@@ -66,11 +67,6 @@ pub(crate) enum Request {
     },
     /// Asks for a connection to be let in.
     Connect(Connect),
-    /// Ends the connections of an endpoint that only reads.
-    Leave {
-        /// The endpoint.
-        endpoint: u64,
-    },
     /// Asks the workers of a node.
     Ask {
         /// The node. Where memory is not shared, the client's own node asks the others.

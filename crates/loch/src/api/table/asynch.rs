@@ -13,7 +13,7 @@ use crate::client::scanning::Scanned;
 use crate::limits::PREFIX_KEYS;
 use crate::{
     Conditional, Expect, Lambda, Number, Pinned, PutOptions, Reservation, Result, ScanCursor,
-    ScanPage, ScannedKey, Table, Value, ValueRef, Version,
+    ScanPage, ScannedKey, Table, Usage, Value, ValueRef, Version,
 };
 
 /// The operations of a [`Table`] as futures, for the lanes of its thread ([`lanes`]) or for any
@@ -21,6 +21,12 @@ use crate::{
 /// whose future is dropped may or may not have happened, as if the client had died in the middle of
 /// it. Memory that the operation took and did not use is back some seconds later, when the node has
 /// scrubbed the table, whether or not the table is still open.
+///
+/// No operation has the thread wait for a node that is down or silent: it waits in its lane, or as
+/// one task of its executor, and all others go on. An operation that lacks a node ends with
+/// [`Error::NodeUnreachable`](crate::Error::NodeUnreachable) within the
+/// [time](crate::ConnectOptions::operation_timeout) that operations have; operations that need no
+/// such node do not notice.
 ///
 /// ```
 /// use loch::{Cluster, EmbeddedConfig, lanes};
@@ -434,7 +440,7 @@ impl<'a> AsyncTable<'a> {
         Ok(deleted)
     }
 
-    /// As [`Table::scan_page`]. Where the entries are in workers' memory, the thread waits.
+    /// As [`Table::scan_page`].
     ///
     /// # Errors
     /// As [`Table::scan_page`].
@@ -443,6 +449,15 @@ impl<'a> AsyncTable<'a> {
         let Scanned { keys, next } = self.table.operations().scan(&from.0, prefix).await?;
         let keys = keys.into_iter().map(ScannedKey::from).collect();
         Ok(ScanPage { keys, next: next.map(ScanCursor) })
+    }
+
+    /// As [`Table::usage`].
+    ///
+    /// # Errors
+    /// As [`Table::usage`].
+    pub async fn usage(self) -> Result<Vec<Usage>> {
+        self.table.check_process()?;
+        self.table.operations().usage().await
     }
 
     /// As [`Table::reserve`].

@@ -426,8 +426,7 @@ impl Table {
     /// # Errors
     /// As [`Table::check`].
     pub fn usage(&self) -> Result<Vec<Usage>> {
-        self.check_process()?;
-        block_on(self.operations().usage())
+        block_on(self.asynch().usage())
     }
 
     /// The costs of this table's operations so far. The difference of two results is the cost of

@@ -41,7 +41,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::channel::LinkError;
 use crate::limits::PROCESSES_REMEMBERED;
-use crate::node::control_client::{Caller, Readers};
+use crate::node::control_client::Caller;
 
 /// The nodes, and the clients of this node that may be connected to them.
 pub(super) struct Fences {
@@ -76,14 +76,10 @@ impl Fences {
         self.readers.insert(reader);
     }
 
-    /// Readers have left. A reader that may be connected to some node is among the leaving now.
-    pub fn leave(&mut self, who: Readers) {
-        let is_it = |caller: &Caller| match *caller {
-            Caller::Reader { connection, endpoint } => {
-                connection == who.connection && who.endpoint.is_none_or(|it| it == endpoint)
-            }
-            Caller::Session(_) | Caller::Worker(_) => false,
-        };
+    /// The readers of a connection have left. A reader that may be connected to some node is among
+    /// the leaving now.
+    pub fn leave(&mut self, connection: u64) {
+        let is_it = |caller: &Caller| matches!(*caller, Caller::Reader { connection: its, .. } if its == connection);
         let left: Vec<Caller> = self.readers.extract_if(is_it).collect();
         let is_touched = |caller: &Caller| self.nodes.iter().any(|n| n.touched.contains(caller));
         self.leaving.extend(left.into_iter().filter(is_touched));
@@ -250,20 +246,19 @@ mod tests {
     }
 
     #[test]
-    fn readers_leave_one_by_one_and_all_at_once() {
+    fn the_readers_of_a_connection_leave_with_it() {
         let mut fences = fresh(2);
-        let others = [4, 5, 6].map(|endpoint| Caller::Reader { connection: 3, endpoint });
-        for reader in others {
+        let others = [5, 6].map(|endpoint| Caller::Reader { connection: 3, endpoint });
+        let stays = Caller::Reader { connection: 7, endpoint: 4 };
+        for reader in [READER, others[0], others[1], stays] {
             fences.enter(reader);
         }
         fences.touch(1, READER);
-        fences.touch(1, others[2]);
-        fences.leave(Readers { connection: 3, endpoint: Some(4) });
-        assert!(!fences.is_reading(&READER) && fences.is_reading(&others[1]));
-        assert_eq!(fences.owed(1, &[]), [READER]);
-        fences.leave(Readers { connection: 3, endpoint: None });
-        assert_eq!((fences.readers().count(), fences.owed(1, &[]).len()), (0, 2));
-        fences.fenced(1, &[READER, others[2]]);
+        fences.touch(1, others[1]);
+        fences.leave(3);
+        assert!(!fences.is_reading(&READER) && fences.is_reading(&stays));
+        assert_eq!((fences.readers().count(), fences.owed(1, &[]).len()), (1, 2));
+        fences.fenced(1, &[READER, others[1]]);
         assert_eq!(fences.owed(1, &[]), []);
     }
 }

@@ -75,7 +75,7 @@ use loch_engines::requests::Holder;
 use crate::layout::memory::{ClusterMemory, Member};
 use crate::limits::{ASK_TIMEOUT, INSPECT_TIMEOUT};
 use crate::node::attacher::LatestMemory;
-use crate::node::control_client::{Caller, ControlClient, Readers, ReplyQueue};
+use crate::node::control_client::{Caller, ControlClient, ReplyQueue};
 use crate::node::scrubber::ScrubberHandle;
 use crate::node::sessions::{SessionEnd, Sessions};
 use crate::node::workers::Inspector;
@@ -377,8 +377,8 @@ impl ControlClient for ControlPlane {
         }
     }
 
-    fn leave(&self, readers: Readers) {
-        self.fences().leave(readers);
+    fn leave(&self, connection: u64) {
+        self.fences().leave(connection);
         self.wake_workers();
     }
 

@@ -183,14 +183,11 @@ fn a_session_that_is_closed_is_fenced_and_nobody_speaks_for_it_any_more() {
 }
 
 #[test]
-fn readers_are_ended_one_by_one_or_with_their_connection() {
+fn readers_are_ended_with_their_connection() {
     let hosts = Hosts::new();
     let _nodes = [hosts.start(0), hosts.start(1)];
     let reader = hosts.connect(0, true);
-    hosts.ask_soon(&reader, None, 1, "first");
-    reader.leave(5, WAIT).unwrap();
-    eventually("it is ended", || hosts.books[1].admitted().is_empty());
-    hosts.ask_soon(&reader, None, 1, "second");
+    hosts.ask_soon(&reader, None, 1, "reads");
     let error = hosts.ask(&reader, Some((1, 1)), 1, "writes").unwrap_err();
     assert!(matches!(error, Error::ReadOnly), "{error}");
     drop(reader);

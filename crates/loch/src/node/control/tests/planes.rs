@@ -15,7 +15,7 @@ use super::links::{dial, soon};
 use super::ports::free_address;
 use super::rig::{GONE, Rig, Wall, eventually, member, secret};
 use crate::limits::{ASK_TIMEOUT, DIAL_TIMEOUT, INSPECT_TIMEOUT};
-use crate::node::control_client::{Caller, ControlClient, Readers};
+use crate::node::control_client::{Caller, ControlClient};
 use crate::node::sessions::SessionEnd;
 use crate::node::workers::Inspector;
 use crate::node::workers::inspector::Asked;
@@ -211,15 +211,15 @@ fn sessions_that_died_with_their_node_wait_for_the_others() {
 #[test]
 fn readers_that_leave_are_ended_everywhere() {
     let rig = Rig::new(2);
-    let second = Caller::Reader { connection: 9, endpoint: 2 };
+    let second = Caller::Reader { connection: 10, endpoint: 1 };
     for (reader, name) in [(READER, "first"), (second, "second")] {
         rig.control(0).plane().fences().enter(reader);
         rig.connect_soon(0, reader, 1, name);
         rig.connect_soon(0, reader, 0, name);
     }
-    rig.control(0).plane().leave(Readers { connection: 9, endpoint: Some(1) });
+    rig.control(0).plane().leave(9);
     eventually("one is left", || (0..2).all(|node| rig.admitted(node) == [json!("second")]));
-    rig.control(0).plane().leave(Readers { connection: 9, endpoint: None });
+    rig.control(0).plane().leave(10);
     eventually("none is left", || (0..2).all(|node| rig.admitted(node).is_empty()));
 }
 

@@ -187,7 +187,8 @@ impl VerbsTransport {
             other => unreachable!("{other:?} is no reply to a request for a connection"),
         };
         let address = self.plane.members.address(node);
-        self.card.connect(endpoint, member, address, &answer, ASK_TIMEOUT)?;
+        let dialed = Card::dial(member, address, answer, ASK_TIMEOUT)?;
+        self.card.install(endpoint, member, dialed)?;
         Ok(ReplyLink::Made)
     }
 }
