@@ -41,8 +41,11 @@ pub(crate) struct Shared {
     pub uses: Uses,
     /// Connections so far.
     pub accepted: AtomicUsize,
-    /// The longest value of the table.
+    /// The longest value of the table, and the bytes of its memory.
     pub value_bytes_max: u64,
+    pub table_bytes: u64,
+    /// Whether the table evicts.
+    pub evicts: bool,
     /// When all keys are to be deleted, if a client has said so. The first thread does it.
     pub flushes: Mutex<Option<Instant>>,
 }
@@ -166,30 +169,26 @@ impl<'t> Context<'t> {
 
     /// The use of the table's memory, as of a moment ago: a look at it takes the longer, the more
     /// entries there are.
-    pub fn usage(&self) -> loch::Result<Vec<Usage>> {
-        let mut last = self.usage.borrow_mut();
-        let is_fresh = |last: &LastUsage| last.at.elapsed() < USAGE_PAUSES * last.took;
-        if let Some(last) = last.as_ref().filter(|last| is_fresh(last)) {
+    pub async fn usage(&self) -> loch::Result<Vec<Usage>> {
+        let is_fresh = |last: &&LastUsage| last.at.elapsed() < USAGE_PAUSES * last.took;
+        if let Some(last) = self.usage.borrow().as_ref().filter(is_fresh) {
             return Ok(last.usage.clone());
         }
         let began = Instant::now();
-        let usage = self.store.table().usage()?;
+        let usage = self.store.table().asynch().usage().await?;
         let (at, took) = (Instant::now(), began.elapsed());
-        *last = Some(LastUsage { at, took, usage: usage.clone() });
+        self.usage.replace(Some(LastUsage { at, took, usage: usage.clone() }));
         Ok(usage)
     }
 
     /// What Redis calls that which the table does when it is full.
     pub fn policy(&self) -> &'static str {
-        let info = self.shared.cluster.info();
-        let mut tables = info.tables.iter();
-        let evicts = tables.any(|table| table.name == self.shared.table && table.evicts);
-        if evicts { "allkeys-lru" } else { "noeviction" }
+        if self.shared.evicts { "allkeys-lru" } else { "noeviction" }
     }
 
     /// How many values the table has evicted, and how many have expired, as of then.
-    pub fn forgotten(&self) -> loch::Result<(u64, u64)> {
-        let usage = self.usage()?;
+    pub async fn forgotten(&self) -> loch::Result<(u64, u64)> {
+        let usage = self.usage().await?;
         let classes = usage.iter().flat_map(|node| node.forgotten.iter().flatten());
         let sum = |(evicted, expired), class: &loch::ForgottenOf| {
             (evicted + class.evicted, expired + class.expired)

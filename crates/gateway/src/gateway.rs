@@ -119,9 +119,11 @@ impl Gateway {
         }
         let mailboxes = (0..config.threads).map(|_| Mailbox::new()).collect::<Result<_, _>>();
         let tables = cluster.info().tables;
-        let value_bytes_max = tables.iter().find(|table| table.name == config.table);
+        let table = tables.iter().find(|table| table.name == config.table);
         let shared = Arc::new(Shared {
-            value_bytes_max: value_bytes_max.map_or(0, |table| table.value_bytes_max),
+            value_bytes_max: table.map_or(0, |table| table.value_bytes_max),
+            table_bytes: table.map_or(0, |table| table.index_bytes + table.data_bytes),
+            evicts: table.is_some_and(|table| table.evicts),
             cluster,
             table: config.table,
             password,

@@ -223,6 +223,8 @@ mod tests {
             accepted: 0.into(),
             flushes: Default::default(),
             value_bytes_max: 1 << 20,
+            table_bytes: 1 << 20,
+            evicts: false,
         })
     }
 

@@ -14,10 +14,10 @@ pub(super) async fn execute(
     output: &mut Vec<u8>,
 ) -> Result<(), Failure> {
     let lines = match words.get(1).copied() {
-        None => general(cx)?,
+        None => general(cx).await?,
         Some(b"settings") => settings(cx),
-        Some(b"items") => items(cx)?,
-        Some(b"slabs") => slabs(cx)?,
+        Some(b"items") => items(cx).await?,
+        Some(b"slabs") => slabs(cx).await?,
         Some(b"sizes") => vec![pair("sizes_status", &"disabled")],
         Some(b"latency") => latency(cx),
         Some(b"reset") => {
@@ -38,13 +38,13 @@ fn pair(name: &str, value: &dyn ToString) -> (String, String) {
     (name.to_owned(), value.to_string())
 }
 
-fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
+async fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let usage = cx.usage()?;
+    let usage = cx.usage().await?;
     let used: u64 = usage.iter().map(|node| node.index_bytes + node.entry_bytes).sum();
     let limit: u64 = usage.iter().map(|node| node.index_bytes + node.data_bytes).sum();
     let entries: u64 = usage.iter().map(|node| node.entries).sum();
-    let (evicted, expired) = cx.forgotten()?;
+    let (evicted, expired) = cx.forgotten().await?;
     let (hits, misses) = (cx.shared.sum(|c| &c.hits), cx.shared.sum(|c| &c.misses));
     Ok(vec![
         pair("pid", &std::process::id()),
@@ -74,13 +74,10 @@ fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
 }
 
 fn settings(cx: &Context<'_>) -> Lines {
-    let info = cx.shared.cluster.info();
-    let table = info.tables.iter().find(|table| table.name == cx.shared.table);
-    let bytes = table.map_or(0, |table| table.index_bytes + table.data_bytes);
-    let evicts = if table.is_some_and(|table| table.evicts) { "on" } else { "off" };
+    let evicts = if cx.shared.evicts { "on" } else { "off" };
     let auth = if cx.shared.password.is_some() { "yes" } else { "no" };
     vec![
-        pair("maxbytes", &bytes),
+        pair("maxbytes", &cx.shared.table_bytes),
         pair("maxconns", &cx.shared.clients.most),
         pair("evictions", &evicts),
         pair("num_threads", &cx.shared.threads.len()),
@@ -92,8 +89,8 @@ fn settings(cx: &Context<'_>) -> Lines {
 }
 
 /// What the table forgot, by the sizes of its entries.
-fn items(cx: &Context<'_>) -> Result<Lines, Failure> {
-    let usage = cx.usage()?;
+async fn items(cx: &Context<'_>) -> Result<Lines, Failure> {
+    let usage = cx.usage().await?;
     let mut sizes = std::collections::BTreeMap::<u64, (u64, u64)>::new();
     for class in usage.iter().flat_map(|node| node.forgotten.iter().flatten()) {
         let (evicted, expired) = sizes.entry(class.entry_bytes).or_default();
@@ -110,8 +107,8 @@ fn items(cx: &Context<'_>) -> Result<Lines, Failure> {
     Ok(lines)
 }
 
-fn slabs(cx: &Context<'_>) -> Result<Lines, Failure> {
-    let usage = cx.usage()?;
+async fn slabs(cx: &Context<'_>) -> Result<Lines, Failure> {
+    let usage = cx.usage().await?;
     let slabs: u64 = usage.iter().map(|node| node.leased_slabs + node.abandoned_slabs).sum();
     let bytes: u64 = usage.iter().map(|node| node.slab_bytes).sum();
     Ok(vec![pair("active_slabs", &slabs), pair("total_malloced", &bytes)])

@@ -21,7 +21,7 @@ const SECTIONS: [(&str, bool); 8] = [
 ];
 
 /// The text of these sections.
-pub(super) fn text(cx: &Context<'_>, asked: &[&[u8]]) -> Result<String, Failure> {
+pub(super) async fn text(cx: &Context<'_>, asked: &[&[u8]]) -> Result<String, Failure> {
     let asked: Vec<String> =
         asked.iter().map(|name| String::from_utf8_lossy(name).to_ascii_lowercase()).collect();
     let is = |name: &str| asked.iter().any(|asked| asked == name);
@@ -37,20 +37,20 @@ pub(super) fn text(cx: &Context<'_>, asked: &[&[u8]]) -> Result<String, Failure>
         let mut title = name.to_owned();
         title[..1].make_ascii_uppercase();
         text += &format!("# {title}\r\n");
-        for (field, value) in fields(cx, name)? {
+        for (field, value) in fields(cx, name).await? {
             text += &format!("{field}:{value}\r\n");
         }
     }
     if all || usual || is("keyspace") {
-        text += &keyspace(cx, text.is_empty())?;
+        text += &keyspace(cx, text.is_empty()).await?;
     }
     Ok(text)
 }
 
 /// About as many keys as there are: entries that are about to be put or to be free count too.
-fn keyspace(cx: &Context<'_>, is_first: bool) -> Result<String, Failure> {
+async fn keyspace(cx: &Context<'_>, is_first: bool) -> Result<String, Failure> {
     let mut text = String::from(if is_first { "# Keyspace\r\n" } else { "\r\n# Keyspace\r\n" });
-    let usage = cx.usage()?;
+    let usage = cx.usage().await?;
     let entries: u64 = usage.iter().map(|node| node.entries).sum();
     if entries > 0 {
         text += &format!("db0:keys={entries},expires=0,avg_ttl=0\r\n");
@@ -60,7 +60,7 @@ fn keyspace(cx: &Context<'_>, is_first: bool) -> Result<String, Failure> {
 
 type Fields = Vec<(String, String)>;
 
-fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
+async fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
     let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
     Ok(match section {
         "server" => server(cx),
@@ -69,9 +69,9 @@ fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
             field("maxclients", &cx.shared.clients.most),
             field("blocked_clients", &0),
         ],
-        "memory" => memory(cx)?,
+        "memory" => memory(cx).await?,
         "persistence" => vec![field("loading", &0), field("rdb_bgsave_in_progress", &0)],
-        "stats" => stats(cx)?,
+        "stats" => stats(cx).await?,
         "replication" => vec![
             field("role", &"master"),
             field("connected_slaves", &0),
@@ -127,9 +127,9 @@ fn server(cx: &Context<'_>) -> Fields {
     ]
 }
 
-fn stats(cx: &Context<'_>) -> Result<Fields, Failure> {
+async fn stats(cx: &Context<'_>) -> Result<Fields, Failure> {
     let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
-    let (evicted, expired) = cx.forgotten()?;
+    let (evicted, expired) = cx.forgotten().await?;
     Ok(vec![
         field("total_connections_received", &cx.shared.sum(|c| &c.connections)),
         field("total_commands_processed", &cx.shared.sum(|c| &c.commands)),
@@ -144,9 +144,9 @@ fn stats(cx: &Context<'_>) -> Result<Fields, Failure> {
     ])
 }
 
-fn memory(cx: &Context<'_>) -> Result<Fields, Failure> {
+async fn memory(cx: &Context<'_>) -> Result<Fields, Failure> {
     let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
-    let usage = cx.usage()?;
+    let usage = cx.usage().await?;
     let used: u64 = usage.iter().map(|node| node.index_bytes + node.entry_bytes).sum();
     let all: u64 = usage.iter().map(|node| node.index_bytes + node.data_bytes).sum();
     Ok(vec![

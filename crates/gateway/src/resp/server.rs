@@ -25,7 +25,7 @@ pub(super) async fn execute(
             reply.bulk(now.subsec_micros().to_string().as_bytes());
         }
         "info" => {
-            let text = info::text(cx, &request[1..])?;
+            let text = info::text(cx, &request[1..]).await?;
             reply.verbatim(&text);
         }
         "config" => config(cx, request, reply)?,
@@ -38,16 +38,13 @@ pub(super) async fn execute(
 
 /// What clients ask of the configuration.
 fn parameters(cx: &Context<'_>) -> Vec<(&'static str, String)> {
-    let info = cx.shared.cluster.info();
-    let table = info.tables.iter().find(|table| table.name == cx.shared.table);
-    let bytes = table.map_or(0, |table| table.index_bytes + table.data_bytes);
     let text = str::to_owned;
     let micros = |time: Duration| time.as_micros().to_string();
     vec![
         ("appendonly", text("no")),
         ("databases", text("1")),
         ("maxclients", cx.shared.clients.most.to_string()),
-        ("maxmemory", bytes.to_string()),
+        ("maxmemory", cx.shared.table_bytes.to_string()),
         ("maxmemory-policy", text(cx.policy())),
         ("proto-max-bulk-len", crate::limits::ARGUMENT_BYTES_MAX.to_string()),
         ("save", text("")),
