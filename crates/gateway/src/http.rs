@@ -1,5 +1,6 @@
 //! `/metrics`, for Prometheus.
 
+use std::collections::VecDeque;
 use std::future::{Future, IntoFuture};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,7 +16,7 @@ use axum::routing::get;
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
 use crate::context::Shared;
@@ -43,7 +44,7 @@ impl Http {
         let pages = pages(Arc::clone(shared));
         let serve = async move {
             let inner = tokio::net::TcpListener::from_std(listener)?;
-            let listener = Few { inner, free: Arc::new(Semaphore::new(HTTP_CLIENTS_MAX)) };
+            let listener = Few { inner, open: VecDeque::new() };
             tokio::select! {
                 served = axum::serve(listener, pages).into_future() => served,
                 _ = ended => Ok(()),
@@ -74,10 +75,12 @@ impl Drop for Http {
 }
 
 /// A listener with few connections at a time, none of which lasts: they are as good as any client's
-/// descriptors, and nobody has given a password.
+/// descriptors, and nobody has given a password. The oldest one gives way to one more, so those
+/// that ask for nothing hold up nobody.
 struct Few {
     inner: tokio::net::TcpListener,
-    free: Arc<Semaphore>,
+    /// The connections, the oldest first. One whose sender is gone ends.
+    open: VecDeque<oneshot::Sender<()>>,
 }
 
 impl Listener for Few {
@@ -85,12 +88,16 @@ impl Listener for Few {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Brief, SocketAddr) {
-        let place = Arc::clone(&self.free).acquire_owned().await;
-        let place = place.expect("nobody closes the semaphore");
         // It waits by itself if there are no descriptors.
         let (stream, from) = Listener::accept(&mut self.inner).await;
         let ends = Box::pin(sleep(HTTP_CLIENT_TIME));
-        (Brief { stream, ends, _place: place }, from)
+        let (place, gives_way) = oneshot::channel();
+        self.open.retain(|open| !open.is_closed());
+        if self.open.len() == HTTP_CLIENTS_MAX {
+            self.open.pop_front();
+        }
+        self.open.push_back(place);
+        (Brief { stream, ends, gives_way }, from)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -102,7 +109,17 @@ impl Listener for Few {
 struct Brief {
     stream: TcpStream,
     ends: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
+    gives_way: oneshot::Receiver<()>,
+}
+
+impl Brief {
+    /// Whether it has to end.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match Pin::new(&mut self.gives_way).poll(cx) {
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => self.ends.as_mut().poll(cx),
+        }
+    }
 }
 
 impl AsyncRead for Brief {
@@ -111,7 +128,7 @@ impl AsyncRead for Brief {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.ends.as_mut().poll(cx) {
+        match self.poll_end(cx) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
             Poll::Pending => Pin::new(&mut self.stream).poll_read(cx, into),
         }
@@ -124,7 +141,13 @@ impl AsyncWrite for Brief {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        match Pin::new(&mut self.stream).poll_write(cx, bytes) {
+            // Its client does not take the answer.
+            Poll::Pending if self.poll_end(cx).is_ready() => {
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            written => written,
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -101,6 +101,29 @@ fn figures_of_all_threads_are_counted_and_shown() {
     assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
 }
 
+/// Each has 10 s, and there are places for 16.
+#[test]
+fn connections_that_ask_for_nothing_hold_up_no_scrape() {
+    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+    let local: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let resp = vec![Address::Tcp(local)];
+    let config = GatewayConfig { resp, http: Some(local), ..GatewayConfig::default() };
+    let gateway = Gateway::start(cluster, config).unwrap();
+    let address = gateway.http().unwrap();
+    let begin = || {
+        let mut half = TcpStream::connect(address).unwrap();
+        half.write_all(b"GET /metrics HTT").unwrap();
+        half
+    };
+    let mut half: Vec<TcpStream> = (0..200).map(|_| begin()).collect();
+    let began = Instant::now();
+    let (head, _) = get(address, "/metrics");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    // The oldest ones have given way.
+    assert_eq!(half[0].read(&mut [0; 1]).unwrap_or(0), 0);
+}
+
 #[test]
 fn a_gateway_that_cannot_serve_its_metrics_does_not_start_and_leaves_no_socket() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
