@@ -3,14 +3,19 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::clients::Client;
 use crate::context::Context;
+use crate::copies::{Copies, Share};
+use crate::failure::Failure;
 use crate::figures::add;
 use crate::incoming::Incoming;
 use crate::input::{Came, Input};
-use crate::limits::{READS_A_TURN, REQUEST_BYTES_MAX, ROUNDS_A_TURN};
+use crate::limits::{
+    GUESS_PAUSE, READS_A_TURN, REQUEST_BYTES_MAX, REQUEST_FREE_BYTES, REQUEST_TIME, REST,
+    ROOM_TIME, ROUNDS_A_TURN,
+};
 use crate::output::Output;
 use crate::stream::Stream;
 use crate::{memcached, resp};
@@ -43,6 +48,12 @@ pub(crate) struct Connection<'t> {
     incoming: Option<Incoming<'t>>,
     /// The next request comes slowly.
     is_slow: bool,
+    /// Memory for a long request, of which a part has come.
+    asked: Share,
+    /// When it began to take that memory, or to wait for it.
+    asked_at: Option<Instant>,
+    /// It is not served before this moment.
+    rests_until: Option<Instant>,
     /// The client has sent its last byte, or shall send no more.
     ends: bool,
 }
@@ -56,21 +67,78 @@ pub(crate) enum Waits {
     ForOutput,
     /// Either of these.
     ForEither,
+    /// Time to pass.
+    ForTime,
     /// Nothing: there is more to do.
     No,
     Ended,
 }
 
+impl Session {
+    /// Answers a failure.
+    fn tell(&self, cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
+        match self {
+            Self::Resp(session) => session.tell(cx, failure, output),
+            Self::Memcached(_) => memcached::tell(cx, failure, output),
+        }
+    }
+}
+
 impl<'t> Connection<'t> {
-    pub fn new(stream: Stream, client: Arc<Client>, session: Session) -> Self {
-        let (input, output) = (Input::default(), Output::default());
-        let (incoming, is_slow) = (None, false);
-        Self { stream, client, session, input, output, needed: 0, incoming, is_slow, ends: false }
+    pub fn new(stream: Stream, client: Arc<Client>, session: Session, copies: &Copies) -> Self {
+        let (input, output) = (Input::default(), Output::new(copies));
+        Self {
+            stream,
+            client,
+            session,
+            input,
+            output,
+            needed: 0,
+            incoming: None,
+            is_slow: false,
+            asked: Share::of(&copies.asked),
+            asked_at: None,
+            rests_until: None,
+            ends: false,
+        }
     }
 
-    /// The moment at which it is to have a turn, if it holds up others until then.
+    /// The moment at which it is to have a turn, whatever its client does.
     pub fn is_due(&self) -> Option<Instant> {
-        self.incoming.as_ref().map(Incoming::until)
+        let incoming = self.incoming.as_ref().map(Incoming::until);
+        [incoming, self.rests_until, self.gives_way_at()].into_iter().flatten().min()
+    }
+
+    /// When it gives its memory for a request to those that wait for it.
+    fn gives_way_at(&self) -> Option<Instant> {
+        let began = self.asked_at.filter(|_| self.asked.bytes() > 0)?;
+        Some(began + REQUEST_TIME + Duration::from_secs((self.asked.bytes() >> 20) as u64))
+    }
+
+    /// Whether all that is known of the next request has memory. Otherwise the connection is not
+    /// read from.
+    fn has_room(&mut self, cx: &Context<'t>) -> bool {
+        let wanted = self.needed.max(self.input.len());
+        if wanted <= REQUEST_FREE_BYTES {
+            return true;
+        }
+        let is_first = self.asked.bytes() == 0;
+        let has_room = cx.shared.copies.ask(&mut self.asked, wanted);
+        if self.asked_at.is_none() || is_first && has_room {
+            self.asked_at = Some(Instant::now());
+        }
+        has_room
+    }
+
+    /// Waits for room for the next request, or gives up.
+    fn wait_for_room(&mut self, cx: &Context<'t>) -> Waits {
+        if self.asked_at.is_some_and(|at| at.elapsed() >= ROOM_TIME) {
+            self.session.tell(cx, Failure::NoRoom, &mut self.output.bytes);
+            self.ends = true;
+            return Waits::No;
+        }
+        self.rests_until = Some(Instant::now() + REST);
+        Waits::ForTime
     }
 
     /// Reads, executes and answers what has come, or a part of it. An error ends the connection.
@@ -80,20 +148,34 @@ impl<'t> Connection<'t> {
             cx.keep_output(std::mem::take(&mut self.output.bytes));
         }
         self.input.shrink(cx.pool());
+        if self.needed.max(self.input.len()) <= REQUEST_FREE_BYTES {
+            self.asked.set(0);
+            self.asked_at = None;
+        }
         waits
     }
 
-    async fn try_turn(&mut self, cx: &Context<'t>) -> io::Result<Waits> {
-        if self.is_due().is_some_and(|until| until <= Instant::now()) {
-            self.take_back(cx).await?;
+    /// Gives the client the answers that it takes now. Returns whether it has all.
+    async fn flush(&mut self, cx: &Context<'t>) -> io::Result<bool> {
+        let sent = self.output.sent;
+        let has_gone = self.output.flush(&mut self.stream, cx).await?;
+        if self.output.sent > sent {
+            self.client.took();
         }
-        let mut has_gone = self.output.flush(&mut self.stream, cx).await?;
+        Ok(has_gone)
+    }
+
+    async fn try_turn(&mut self, cx: &Context<'t>) -> io::Result<Waits> {
+        if let Some(waits) = self.on_time(cx).await? {
+            return Ok(waits);
+        }
+        let mut has_gone = self.flush(cx).await?;
         let (mut reads, mut rounds) = (0, 0);
         while !self.ends {
             if self.client.is_killed() {
                 return Ok(Waits::Ended);
             }
-            if !has_gone && !self.output.may_grow(&cx.shared.copies) {
+            if !has_gone && !self.output.may_grow() {
                 return Ok(Waits::ForOutput);
             }
             if rounds == ROUNDS_A_TURN {
@@ -101,7 +183,7 @@ impl<'t> Connection<'t> {
             }
             if self.go_on(cx).await? {
                 rounds += 1;
-                has_gone = self.output.flush(&mut self.stream, cx).await?;
+                has_gone = self.flush(cx).await?;
                 continue;
             }
             let is_answering = self.session.is_answering();
@@ -113,8 +195,12 @@ impl<'t> Connection<'t> {
                     let is_known = !self.stream.keeps_input() && !cx.is_stopping();
                     return Ok(if is_known { self.waits(has_gone) } else { Waits::No });
                 }
+                if !self.has_room(cx) {
+                    return Ok(self.wait_for_room(cx));
+                }
                 reads += 1;
-                match self.input.read(&mut self.stream, cx.pool(), self.needed)? {
+                let most = cx.shared.copies.read_bytes();
+                match self.input.read(&mut self.stream, cx.pool(), self.needed, most)? {
                     Came::Bytes(count) => add(&cx.figures().counters.bytes_in, count as u64),
                     Came::Nothing => return Ok(self.waits(has_gone)),
                     Came::End => {
@@ -132,26 +218,58 @@ impl<'t> Connection<'t> {
             }
             let last_s = self.client.since.elapsed().as_secs();
             self.client.last_s.store(last_s, Ordering::Relaxed);
-            let (bytes, output) = (self.input.bytes(), &mut self.output);
-            let progress = match &mut self.session {
-                Session::Resp(session) => session.serve(cx, &self.client, bytes, output).await,
-                Session::Memcached(session) => session.serve(cx, &self.client, bytes, output).await,
-            };
-            self.input.consume(progress.consumed);
-            (self.needed, self.ends) = (progress.needed, progress.ends);
-            self.is_slow &= progress.consumed == 0;
-            if let Some(set) = progress.long.filter(|_| !self.is_slow) {
-                self.incoming = Incoming::begin(cx, self.input.bytes(), set).await;
-                if self.incoming.is_some() {
-                    self.input.consume(set.start);
-                }
+            if self.serve(cx).await {
+                self.flush(cx).await?;
+                return Ok(Waits::ForTime);
             }
-            if self.needed > REQUEST_BYTES_MAX {
-                self.ends = true;
-            }
-            has_gone = self.output.flush(&mut self.stream, cx).await?;
+            has_gone = self.flush(cx).await?;
         }
         Ok(if has_gone { Waits::Ended } else { Waits::ForOutput })
+    }
+
+    /// Does what is due by now. Returns what the connection waits for, if it has no turn.
+    async fn on_time(&mut self, cx: &Context<'t>) -> io::Result<Option<Waits>> {
+        let is_late = |until: Option<Instant>| until.is_some_and(|until| until <= Instant::now());
+        if is_late(self.incoming.as_ref().map(Incoming::until)) {
+            self.take_back(cx).await?;
+        }
+        if is_late(self.gives_way_at()) {
+            if cx.shared.copies.is_wanted() {
+                return Ok(Some(Waits::Ended));
+            }
+            self.asked_at = Some(Instant::now());
+        }
+        if self.rests_until.is_some_and(|until| until > Instant::now()) {
+            return Ok(Some(Waits::ForTime));
+        }
+        self.rests_until = None;
+        Ok(None)
+    }
+
+    /// Executes requests. Returns whether the client is not served for a moment then.
+    async fn serve(&mut self, cx: &Context<'t>) -> bool {
+        let (bytes, output) = (self.input.bytes(), &mut self.output);
+        let progress = match &mut self.session {
+            Session::Resp(session) => session.serve(cx, &self.client, bytes, output).await,
+            Session::Memcached(session) => session.serve(cx, &self.client, bytes, output).await,
+        };
+        self.input.consume(progress.consumed);
+        (self.needed, self.ends) = (progress.needed, progress.ends);
+        self.is_slow &= progress.consumed == 0;
+        if progress.pauses {
+            self.rests_until = Some(Instant::now() + GUESS_PAUSE);
+            return true;
+        }
+        if let Some(set) = progress.long.filter(|_| !self.is_slow) {
+            self.incoming = Incoming::begin(cx, self.input.bytes(), set).await;
+            if self.incoming.is_some() {
+                self.input.consume(set.start);
+            }
+        }
+        if self.needed > REQUEST_BYTES_MAX {
+            self.ends = true;
+        }
+        false
     }
 
     /// Goes on with a long value. Returns whether it has ended.
@@ -186,10 +304,7 @@ impl<'t> Connection<'t> {
                 cx.store.uses().stored(version);
                 output.extend_from_slice(answer.unwrap_or_default().as_bytes());
             }
-            Err(error) => match &self.session {
-                Session::Resp(session) => session.tell(cx, error.into(), output),
-                Session::Memcached(_) => memcached::tell(cx, error.into(), output),
-            },
+            Err(error) => self.session.tell(cx, error.into(), output),
         }
         if answer.is_none() {
             output.truncate(start);
@@ -211,9 +326,8 @@ impl<'t> Connection<'t> {
         if has_gone { Waits::ForInput } else { Waits::ForEither }
     }
 
-    /// Takes the connection's memory off the accounts.
-    pub fn end(mut self, cx: &Context<'t>) {
-        self.output.end(&cx.shared.copies);
+    /// Says goodbye.
+    pub fn end(mut self) {
         self.stream.end();
     }
 }

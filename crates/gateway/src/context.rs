@@ -9,15 +9,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use loch::{Cluster, ScanCursor, Usage};
+use loch::{Cluster, RateLimit, ScanCursor, Usage};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::clients::Clients;
+use crate::clients::{Client, Clients};
 use crate::copies::Copies;
 use crate::cursors::Cursors;
-use crate::figures::{Calls, Counters, Figures};
+use crate::figures::{Calls, Counters, Figures, add};
 use crate::input::Pool;
 use crate::limits::LANES;
+use crate::load::Work;
+use crate::pace::Pace;
 use crate::password::Password;
 use crate::protocol::Protocol;
 use crate::slowlog::Slowlog;
@@ -31,12 +33,18 @@ pub(crate) struct Shared {
     pub table: String,
     pub password: Option<Password>,
     pub listeners: Vec<(Listener, Protocol)>,
+    /// Lines of the log that strangers cause.
+    pub guesses: RateLimit,
+    pub http_requests: RateLimit,
     pub clients: Clients,
     pub cursors: Cursors,
     pub threads: Vec<Mailbox>,
     pub started: Instant,
     pub is_stopping: AtomicBool,
-    pub copies: Copies,
+    pub copies: Arc<Copies>,
+    pub work: Arc<Work>,
+    /// Whose turn it is to list many keys.
+    pub lists: Arc<Work>,
     pub slowlog: Slowlog,
     pub uses: Uses,
     /// Connections so far.
@@ -154,9 +162,22 @@ impl<'t> Context<'t> {
         Self { shared, store, thread, pool, outputs, reservations, random, usage }
     }
 
+    /// A client has given a wrong password.
+    pub fn has_guessed(&self, client: &Client) {
+        add(&self.figures().counters.wrong_passwords, 1);
+        if let Some(unsaid) = self.shared.guesses.due(Instant::now()) {
+            tracing::warn!(client = client.address, unsaid, "a client has given a wrong password");
+        }
+    }
+
     /// Whether the gateway stops.
     pub fn is_stopping(&self) -> bool {
         self.shared.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// How the thread's turns share its time.
+    pub fn pace(&self) -> &'t Pace {
+        &self.store.load().pace
     }
 
     pub fn thread(&self) -> usize {

@@ -11,6 +11,10 @@ pub(crate) enum Failure {
     Said(Cow<'static, str>),
     /// Others kept changing the value.
     Busy,
+    /// Too many requests have come in part.
+    NoRoom,
+    /// Clients have left too many answers that are nowhere else.
+    Held,
 }
 
 impl From<loch::Error> for Failure {

@@ -21,6 +21,7 @@ pub(crate) struct Counters {
     pub errors: AtomicU64,
     pub sets: AtomicU64,
     pub touches: AtomicU64,
+    pub wrong_passwords: AtomicU64,
 }
 
 /// Adds to a counter that only this thread writes.
@@ -79,6 +80,7 @@ impl Figures {
     pub fn reset(&self) {
         let Counters { connections, rejected, commands, hits, misses, .. } = &self.counters;
         let Counters { bytes_in, bytes_out, errors, sets, touches, .. } = &self.counters;
+        let Counters { wrong_passwords, .. } = &self.counters;
         for counter in [
             connections,
             rejected,
@@ -90,6 +92,7 @@ impl Figures {
             errors,
             sets,
             touches,
+            wrong_passwords,
         ] {
             counter.store(0, Ordering::Relaxed);
         }

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use loch::Cluster;
+use loch::{Cluster, RateLimit};
 use rustix::process::{Resource, getrlimit};
 
 use crate::address::Address;
 use crate::clients::Clients;
 use crate::context::{Mailbox, Shared};
-use crate::copies::Copies;
 use crate::cursors::Cursors;
 use crate::error::Error;
 use crate::http::Http;
@@ -131,7 +130,11 @@ impl Gateway {
             clients: Clients::new(clients_max(config.threads)),
             cursors: Cursors::default(),
             threads: mailboxes.map_err(system("cannot make an event"))?,
-            copies: Copies::default(),
+            copies: Arc::default(),
+            work: Arc::default(),
+            guesses: RateLimit::default(),
+            http_requests: RateLimit::default(),
+            lists: Arc::default(),
             slowlog: Slowlog::new(config.slower_than),
             uses: Uses::default(),
             started: Instant::now(),

@@ -79,15 +79,20 @@ impl Input {
         self.end - self.start
     }
 
-    /// Reads once from a connection, whose next request has so many bytes at least.
-    pub fn read(&mut self, from: &mut impl Read, pool: &Pool, needed: usize) -> io::Result<Came> {
+    /// Reads once, `most` bytes at most, from a connection whose next request has `needed` bytes at
+    /// least.
+    pub fn read(
+        &mut self,
+        from: &mut impl Read,
+        pool: &Pool,
+        needed: usize,
+        most: usize,
+    ) -> io::Result<Came> {
         self.make_room(pool, needed);
         let room = &mut self.buffer[self.end..];
-        let room = match room.len() {
-            0..=READ_BYTES => room,
-            // A turn is short, however long the request is.
-            _ => &mut room[..READ_BYTES],
-        };
+        // A turn is short, however long the request is.
+        let len = room.len().min(most);
+        let room = &mut room[..len];
         match from.read(room) {
             Ok(0) => Ok(Came::End),
             Ok(count) => {
@@ -159,7 +164,8 @@ mod tests {
         let all: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
         let (mut input, mut from, mut at) = (Input::default(), &all[..], 0);
         for round in 0usize.. {
-            let came = input.read(&mut (&mut from).take(1 + round as u64 * 977), &pool, 0).unwrap();
+            let mut part = (&mut from).take(1 + round as u64 * 977);
+            let came = input.read(&mut part, &pool, 0, READ_BYTES).unwrap();
             assert_eq!(input.bytes(), &all[at..at + input.len()]);
             let consumed =
                 if round % 7 < 5 { 0 } else { input.len() - round % 100.min(input.len()) };

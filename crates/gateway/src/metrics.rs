@@ -40,7 +40,7 @@ const BUCKETS_NS: [u64; 17] = [
 type Counter = fn(&Counters) -> &AtomicU64;
 
 /// The counters of [`Counters`], with their names and what they count.
-const COUNTERS: [(&str, &str, Counter); 9] = [
+const COUNTERS: [(&str, &str, Counter); 10] = [
     ("connections", "Connections that clients have made", |c| &c.connections),
     ("connections_rejected", "Connections beyond the most clients", |c| &c.rejected),
     ("hits", "Keys that were read and found", |c| &c.hits),
@@ -48,6 +48,7 @@ const COUNTERS: [(&str, &str, Counter); 9] = [
     ("sets", "Values that were put", |c| &c.sets),
     ("touches", "Keys whose expiry was set anew", |c| &c.touches),
     ("errors", "Answers that are errors", |c| &c.errors),
+    ("wrong_passwords", "Passwords that were given and are wrong", |c| &c.wrong_passwords),
     ("received_bytes", "Bytes that came from clients", |c| &c.bytes_in),
     ("sent_bytes", "Bytes that went to clients", |c| &c.bytes_out),
 ];

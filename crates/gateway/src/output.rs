@@ -18,21 +18,24 @@ use std::ops::Range;
 use loch::{Pinned, Version};
 
 use crate::context::Context;
-use crate::copies::Copies;
+use crate::copies::{Copies, Share};
 use crate::figures::add;
 use crate::limits::{COPIES_BYTES_MAX, OUTPUT_BYTES, UNTAKEN_BYTES_MAX};
 
 /// The answers of a connection that the system has not taken yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Output<'t> {
     pub bytes: Vec<u8>,
+    /// Bytes that the system has taken so far.
+    pub sent: u64,
+    /// Those of `bytes`.
     written: usize,
     /// A value behind these bytes.
     long: Option<Long<'t>>,
-    /// So many bytes are taken of what the gateway has for slow clients.
-    kept: usize,
-    /// So many others are held.
-    held: usize,
+    /// What is taken of what the gateway has for slow clients.
+    kept: Share,
+    /// What others are held.
+    held: Share,
 }
 
 /// A value that is sent from where it is.
@@ -65,17 +68,20 @@ impl<'t> Long<'t> {
 }
 
 impl<'t> Output<'t> {
+    pub fn new(copies: &Copies) -> Self {
+        let (kept, held) = (Share::of(&copies.kept), Share::of(&copies.held));
+        Self { bytes: Vec::new(), sent: 0, written: 0, long: None, kept, held }
+    }
+
     /// Whether more answers may be written.
     pub fn is_open(&self) -> bool {
-        self.bytes.len() < OUTPUT_BYTES + self.kept && self.long.is_none()
+        self.bytes.len() < OUTPUT_BYTES + self.kept.bytes() && self.long.is_none()
     }
 
     /// Whether more answers may be written although the client does not take these.
-    pub fn may_grow(&mut self, copies: &Copies) -> bool {
-        if self.long.is_none() && !self.is_open() && copies.take(OUTPUT_BYTES, UNTAKEN_BYTES_MAX) {
-            self.kept += OUTPUT_BYTES;
-        }
-        self.is_open()
+    pub fn may_grow(&mut self) -> bool {
+        let wants = self.long.is_none() && !self.is_open();
+        self.is_open() || wants && self.kept.grow(OUTPUT_BYTES, UNTAKEN_BYTES_MAX) && self.is_open()
     }
 
     /// Whether there is nothing to send.
@@ -92,30 +98,32 @@ impl<'t> Output<'t> {
     /// Writes answers. Returns whether the system has taken all of them.
     pub async fn flush(&mut self, to: &mut impl Write, cx: &Context<'t>) -> io::Result<bool> {
         let has_gone = self.write_all(to, cx).await?;
-        let held = self.bytes.len().saturating_sub(OUTPUT_BYTES + self.kept);
-        cx.shared.copies.hold(std::mem::replace(&mut self.held, held), held);
+        self.held.set(self.bytes.len().saturating_sub(OUTPUT_BYTES + self.kept.bytes()));
         Ok(has_gone)
     }
 
     async fn write_all(&mut self, to: &mut impl Write, cx: &Context<'t>) -> io::Result<bool> {
-        let copies = &cx.shared.copies;
         loop {
             let rest = &self.bytes[self.written..];
-            self.written += write(to, rest, cx)?;
+            let written = write(to, rest, cx)?;
+            self.written += written;
+            self.sent += written as u64;
             if self.written < self.bytes.len() {
                 self.drop_written();
-                self.unpin(copies);
+                self.unpin();
                 return Ok(false);
             }
             self.bytes.clear();
             self.written = 0;
-            copies.give_back(std::mem::take(&mut self.kept));
+            self.kept.set(0);
             let Some(long) = self.long.take() else { return has_gone(to) };
             let long = self.long.insert(long.found(cx).await?);
             if let Place::Pinned(_, value) = &long.place {
-                long.rest.start += write(to, &value[long.rest.clone()], cx)?;
+                let written = write(to, &value[long.rest.clone()], cx)?;
+                long.rest.start += written;
+                self.sent += written as u64;
             }
-            self.unpin(copies);
+            self.unpin();
         }
     }
 
@@ -130,13 +138,12 @@ impl<'t> Output<'t> {
 
     /// Copies what is left of a value, if there is memory for that. Otherwise one byte of it waits
     /// for the client.
-    fn unpin(&mut self, copies: &Copies) {
+    fn unpin(&mut self) {
         let is_pinned = |long: &mut Long<'t>| matches!(long.place, Place::Pinned(..));
         let Some(long) = self.long.take_if(is_pinned) else { return };
         let Long { place: Place::Pinned(key, value), rest: part, tail } = long else { return };
         let rest = &value[part.clone()];
-        if copies.take(rest.len(), COPIES_BYTES_MAX) {
-            self.kept += rest.len();
+        if self.kept.grow(rest.len(), COPIES_BYTES_MAX) {
             self.bytes.extend_from_slice(rest);
             self.bytes.extend_from_slice(tail);
         } else {
@@ -144,12 +151,6 @@ impl<'t> Output<'t> {
             let place = Place::Later(key, value.version());
             self.long = Some(Long { place, rest: part.start + 1..part.end, tail });
         }
-    }
-
-    /// Takes the memory of a connection that ends off the accounts.
-    pub fn end(&mut self, copies: &Copies) {
-        copies.give_back(std::mem::take(&mut self.kept));
-        copies.hold(std::mem::take(&mut self.held), 0);
     }
 }
 
@@ -183,14 +184,14 @@ mod tests {
     use std::time::Instant;
 
     use loch::lanes::block_on;
-    use loch::{Cluster, EmbeddedConfig};
+    use loch::{Cluster, EmbeddedConfig, RateLimit};
 
     use super::*;
     use crate::clients::Clients;
     use crate::context::{Mailbox, Shared};
+    use crate::load::Load;
     use crate::slowlog::Slowlog;
     use crate::store::Store;
-    use crate::updating::Updating;
     use crate::uses::Uses;
 
     /// A client that takes nothing.
@@ -217,7 +218,11 @@ mod tests {
             threads: vec![Mailbox::new().unwrap()],
             started: Instant::now(),
             is_stopping: false.into(),
-            copies: Copies::default(),
+            copies: Arc::default(),
+            work: Arc::default(),
+            guesses: RateLimit::default(),
+            http_requests: RateLimit::default(),
+            lists: Arc::default(),
             uses: Uses::default(),
             slowlog: Slowlog::new(None),
             accepted: 0.into(),
@@ -232,14 +237,15 @@ mod tests {
     fn a_value_is_not_pinned_while_a_client_takes_what_stands_before_it() {
         let shared = shared();
         let table = shared.cluster.table("default").unwrap();
-        let updating = Updating::default();
-        let cx = Context::new(&shared, Store::new(&table, &shared.uses, &updating), 0);
+        let load = Load::new(&shared.work, &shared.copies);
+        let cx = Context::new(&shared, Store::new(&table, &shared.uses, &load), 0);
         let (value, copies) = (vec![7; 100_000], &shared.copies);
         for others in [0, COPIES_BYTES_MAX] {
             table.put(b"k", &value).unwrap();
-            assert!(copies.take(others, COPIES_BYTES_MAX));
+            let mut other = Share::of(&copies.kept);
+            assert!(other.grow(others, COPIES_BYTES_MAX));
             let output = || {
-                let mut output = Output { bytes: b"before ".to_vec(), ..Output::default() };
+                let mut output = Output { bytes: b"before ".to_vec(), ..Output::new(copies) };
                 output.send(b"k", table.pin(b"k").unwrap().unwrap(), 1000..90_000, b" behind");
                 assert!(!block_on(output.flush(&mut Full, &cx)).unwrap());
                 let is_pinned = |long: &Long<'_>| matches!(long.place, Place::Pinned(..));
@@ -253,7 +259,7 @@ mod tests {
             table.put(b"k", b"another").unwrap();
             let is_copied = others == 0;
             assert_eq!(block_on(second.flush(&mut Vec::new(), &cx)).is_ok(), is_copied);
-            second.end(copies);
+            drop(second);
             assert_eq!(copies.bytes(), others as u64, "all is given back");
         }
     }
@@ -261,16 +267,16 @@ mod tests {
     #[test]
     fn answers_grow_as_long_as_there_is_memory_for_slow_clients() {
         let copies = Copies::default();
-        let mut outputs: Vec<Output<'_>> = (0..3).map(|_| Output::default()).collect();
+        let mut outputs: Vec<Output<'_>> = (0..3).map(|_| Output::new(&copies)).collect();
         for output in &mut outputs {
-            while output.may_grow(&copies) {
+            while output.may_grow() {
                 output.bytes.resize(output.bytes.len() + OUTPUT_BYTES, 0);
             }
         }
         assert_eq!(copies.bytes(), UNTAKEN_BYTES_MAX as u64);
         let lens = outputs.iter().map(|output| output.bytes.len()).collect::<Vec<_>>();
         assert_eq!(lens, [OUTPUT_BYTES + UNTAKEN_BYTES_MAX, OUTPUT_BYTES, OUTPUT_BYTES]);
-        outputs.iter_mut().for_each(|output| output.end(&copies));
+        drop(outputs);
         assert_eq!(copies.bytes(), 0);
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Progress {
     pub needed: usize,
     /// Whether the connection ends.
     pub ends: bool,
+    /// Whether it is not served for a moment.
+    pub pauses: bool,
     /// The next request, if it only puts a long value that has not come whole.
     pub long: Option<LongSet>,
 }

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn the_last_slow_commands_are_kept_and_no_more_of_them_than_tells_which() {
         let clients = Clients::new(2);
-        let client = clients.enter("a:1".into(), "b:2".into(), 0).unwrap();
+        let client = clients.enter("a:1".into(), "b:2".into(), 0, false).unwrap();
         let log = Slowlog::new(Some(Duration::from_millis(10)));
         log.note(&client, &[b"GET", b"fast"], Duration::from_millis(9));
         let long = [b'x'; 200];

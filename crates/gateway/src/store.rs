@@ -4,16 +4,22 @@
 //! and put or delete on the condition that the version is still the one that was read. So it is
 //! atomic, and linearized at the conditional PUT or DELETE. A transaction on one key does its
 //! commands on a [`Draft`] of the item, and one conditional PUT or DELETE stores what they made.
+//!
+//! A command that only looks at an item does so where the item is ([`Store::read`]). One that
+//! copies a long value waits for memory for the copies first ([`Work`](crate::load::Work)).
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use loch::{Conditional, Expect, Expiry, PutOptions, ScanCursor, Table, Value, Version};
+use loch::{
+    Conditional, Error, Expect, Expiry, Pinned, PutOptions, ScanCursor, Table, Value, Version,
+};
 
 use crate::failure::Failure;
 use crate::item::{self, Traits};
-use crate::limits::UPDATE_TIME;
-use crate::updating::Updating;
+use crate::limits::{LONG_BYTES, UPDATE_TIME, WORK_COPIES};
+use crate::load::{Grant, Load};
 use crate::uses::Uses;
 
 /// An item as it was read.
@@ -25,21 +31,40 @@ pub(crate) struct Item {
     pub expires_at: Option<SystemTime>,
     /// 0 in a transaction that has changed the item.
     pub version: Version,
+    /// The memory for it, if it is long.
+    _grant: Option<Arc<Grant>>,
 }
 
 impl Item {
-    fn of(value: Value) -> Self {
-        let (expires_at, version) = (value.expires_at(), value.version());
-        let bytes = value.into_vec();
+    fn of(bytes: Vec<u8>, expires_at: Option<SystemTime>, version: Version) -> Self {
         let (traits, data) = item::split(&bytes);
         let start = bytes.len() - data.len();
-        Self { bytes, start, traits, expires_at, version }
+        Self { bytes, start, traits, expires_at, version, _grant: None }
+    }
+
+    fn of_value(value: Value) -> Self {
+        let (expires_at, version) = (value.expires_at(), value.version());
+        Self::of(value.into_vec(), expires_at, version)
     }
 
     /// An item that is about to be put.
     pub fn new(bytes: Vec<u8>, traits: Traits, expires: Expires) -> Self {
         let (expires_at, version) = (expires.time(), Version::from_u64(0));
-        Self { bytes, start: 0, traits, expires_at, version }
+        Self { bytes, start: 0, traits, expires_at, version, _grant: None }
+    }
+
+    fn view(&self) -> View<'_> {
+        View { data: self.data(), expires_at: self.expires_at, version: self.version }
+    }
+
+    /// Has these bytes from a place on, and zeros before it where nothing was.
+    fn patch(&mut self, at: usize, part: &[u8]) {
+        let (start, end) = (self.start + at, self.start + at + part.len());
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[start..end].copy_from_slice(part);
+        self.traits.cas = None;
     }
 
     /// The bytes that a client has put.
@@ -61,6 +86,23 @@ impl Item {
     /// How long the item lives on.
     pub fn ttl(&self) -> Option<Duration> {
         Some(self.expires_at?.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+}
+
+/// An item, to be looked at where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    /// The bytes that a client has put.
+    pub data: &'a [u8],
+    pub expires_at: Option<SystemTime>,
+    /// 0 in a transaction that has changed the item.
+    pub version: Version,
+}
+
+impl<'a> View<'a> {
+    fn of(value: &'a Pinned<'_>) -> Self {
+        let (expires_at, version) = (value.expires_at(), value.version());
+        View { data: item::split(value).1, expires_at, version }
     }
 }
 
@@ -109,6 +151,13 @@ pub(crate) enum Change {
         traits: Traits,
         expires: Expires,
     },
+    /// These bytes from a place on, and all else as it was; of a new item, zeros before them.
+    Patch {
+        at: usize,
+        part: Vec<u8>,
+    },
+    /// Another expiry, and all else as it was.
+    Expire(Expires),
     Delete,
 }
 
@@ -119,6 +168,23 @@ impl Change {
         let expires = item.and_then(|item| item.expires_at).into();
         Self::Put { data, traits, expires }
     }
+
+    /// What is put of an item, with all that stays as it was.
+    fn of_item(self, item: Option<Item>) -> Self {
+        let changed = match (self, item) {
+            (Self::Patch { at, part }, item) => {
+                let empty = || Item::new(Vec::new(), Traits::default(), Expires::Never);
+                let mut item = item.unwrap_or_else(empty);
+                item.patch(at, &part);
+                item
+            }
+            (Self::Expire(expires), Some(item)) => Item { expires_at: expires.time(), ..item },
+            (Self::Expire(_), None) => return Self::Keep,
+            (other, _) => return other,
+        };
+        let (traits, expires) = (changed.traits, changed.expires_at.into());
+        Self::Put { data: changed.into_data(), traits, expires }
+    }
 }
 
 /// The items of a table, or of a transaction.
@@ -126,8 +192,10 @@ impl Change {
 pub(crate) struct Store<'t> {
     table: &'t Table,
     uses: &'t Uses,
-    updating: &'t Updating,
+    load: &'t Load,
     draft: Option<&'t RefCell<Draft>>,
+    /// The items are the command's answer.
+    answers: bool,
 }
 
 /// An item that a transaction works on.
@@ -138,6 +206,8 @@ pub(crate) struct Draft {
     /// The version that was read.
     base: Option<Version>,
     has_changed: bool,
+    /// The memory for it, if it is long.
+    _grant: Option<Arc<Grant>>,
 }
 
 impl Draft {
@@ -147,9 +217,20 @@ impl Draft {
 }
 
 impl<'t> Store<'t> {
-    /// `updating` has the updates of the table's thread.
-    pub fn new(table: &'t Table, uses: &'t Uses, updating: &'t Updating) -> Self {
-        Self { table, uses, updating, draft: None }
+    /// `load` is that of the table's thread.
+    pub fn new(table: &'t Table, uses: &'t Uses, load: &'t Load) -> Self {
+        Self { table, uses, load, draft: None, answers: false }
+    }
+
+    /// The store of a command whose answer has the item, and is nowhere else then. It finds no long
+    /// one while clients have left too many such answers.
+    pub fn answers(self, answers: bool) -> Self {
+        Self { answers, ..self }
+    }
+
+    /// What its commands take from others.
+    pub fn load(self) -> &'t Load {
+        self.load
     }
 
     /// When its items were used last.
@@ -166,11 +247,11 @@ impl<'t> Store<'t> {
         self.draft.is_some()
     }
 
-    /// The item as it is now, to work on.
-    pub async fn draft(self, key: &[u8]) -> Result<Draft, Failure> {
-        let item = self.get(key).await?;
+    /// The item as it is now, to work on. The work makes it longer by so many bytes at most.
+    pub async fn draft(self, key: &[u8], longer: usize) -> Result<Draft, Failure> {
+        let (item, grant) = self.fetch(key, longer).await?;
         let base = item.as_ref().map(|item| item.version);
-        Ok(Draft { key: key.to_vec(), item, base, has_changed: false })
+        Ok(Draft { key: key.to_vec(), item, base, has_changed: false, _grant: grant })
     }
 
     /// The store of a transaction.
@@ -203,12 +284,73 @@ impl<'t> Store<'t> {
             assert_eq!(draft.key, key, "a transaction on one key names that key alone");
             return Ok(draft.item.clone());
         }
-        Ok(self.table.asynch().get(key).await?.map(Item::of))
+        Ok(self.fetch(key, 0).await?.0)
+    }
+
+    /// Looks at the item where it is.
+    pub async fn read<T>(
+        self,
+        key: &[u8],
+        look: impl FnOnce(Option<View<'_>>) -> T,
+    ) -> Result<T, Failure> {
+        if let Some(draft) = self.draft {
+            let draft = draft.borrow();
+            assert_eq!(draft.key, key, "a transaction on one key names that key alone");
+            return Ok(look(draft.item.as_ref().map(Item::view)));
+        }
+        let table = self.table.asynch();
+        if let Some(len) = self.load.longs.len(key) {
+            self.load.pace.step(len).await;
+            match table.pin(key).await {
+                Err(Error::TooManyPins { .. }) => (),
+                pinned => return Ok(look(pinned?.as_ref().map(View::of))),
+            }
+        }
+        let item = table.get(key).await?.map(Item::of_value);
+        self.load.pace.stepped(self.note_len(key, item.as_ref()));
+        Ok(look(item.as_ref().map(Item::view)))
+    }
+
+    /// A copy of the item, which is to become longer by so many bytes at most, and the memory for
+    /// both.
+    async fn fetch(
+        self,
+        key: &[u8],
+        longer: usize,
+    ) -> Result<(Option<Item>, Option<Arc<Grant>>), Failure> {
+        let table = self.table.asynch();
+        let mut bytes = self.load.longs.len(key).unwrap_or(0) + longer;
+        if bytes < LONG_BYTES {
+            let item = table.get(key).await?.map(Item::of_value);
+            let len = self.note_len(key, item.as_ref());
+            if len < LONG_BYTES {
+                return Ok((item, None));
+            }
+            // The copy is not kept while others have the memory for theirs.
+            self.load.pace.stepped(len);
+            bytes = len + longer;
+        }
+        let grant = Arc::new(self.load.work.take(WORK_COPIES * bytes).await);
+        if self.answers && !self.load.copies.may_hold() {
+            return Err(Failure::Held);
+        }
+        self.load.pace.step(bytes).await;
+        let item = table.get(key).await?.map(Item::of_value);
+        self.note_len(key, item.as_ref());
+        let item = item.map(|item| Item { _grant: Some(Arc::clone(&grant)), ..item });
+        Ok((item, Some(grant)))
+    }
+
+    /// Remembers the length of a long item, which is returned.
+    fn note_len(self, key: &[u8], item: Option<&Item>) -> usize {
+        let len = item.map_or(0, |item| item.bytes.len());
+        self.load.longs.note(key, len);
+        len
     }
 
     pub async fn contains(self, key: &[u8]) -> Result<bool, Failure> {
         match self.draft {
-            Some(_) => Ok(self.get(key).await?.is_some()),
+            Some(draft) => Ok(draft.borrow().item.is_some()),
             None => Ok(self.table.asynch().contains(key).await?),
         }
     }
@@ -225,6 +367,10 @@ impl<'t> Store<'t> {
             let change = || Change::Put { data: data.to_vec(), traits, expires };
             self.update(key, |_| Ok((change(), ()))).await?;
             return Ok(Version::from_u64(0));
+        }
+        self.load.longs.note(key, data.len());
+        if data.len() >= LONG_BYTES {
+            self.load.pace.step(data.len()).await;
         }
         let table = self.table.asynch();
         let version = match item::header(traits, data) {
@@ -262,6 +408,16 @@ impl<'t> Store<'t> {
     pub async fn update<T>(
         self,
         key: &[u8],
+        decide: impl FnMut(Option<&Item>) -> Result<(Change, T), Failure>,
+    ) -> Result<(T, Option<Version>), Failure> {
+        self.update_longer(key, 0, decide).await
+    }
+
+    /// As [`Store::update`], which makes the item longer by so many bytes at most.
+    pub async fn update_longer<T>(
+        self,
+        key: &[u8],
+        longer: usize,
         mut decide: impl FnMut(Option<&Item>) -> Result<(Change, T), Failure>,
     ) -> Result<(T, Option<Version>), Failure> {
         if let Some(draft) = self.draft {
@@ -272,11 +428,12 @@ impl<'t> Store<'t> {
             return Ok((said, draft.item.as_ref().map(|item| item.version)));
         }
         let mut until = None;
-        let _under_way = self.updating.begin(key).await;
+        let _under_way = self.load.updating.begin(key).await;
         loop {
-            let item = self.get(key).await?;
+            let (item, _grant) = self.fetch(key, longer).await?;
             let base = item.as_ref().map(|item| item.version);
             let (change, said) = decide(item.as_ref())?;
+            let change = change.of_item(item);
             if let Some(version) = self.apply(key, base, change).await? {
                 return Ok((said, version));
             }
@@ -309,6 +466,7 @@ impl<'t> Store<'t> {
         let expect = base.map_or(Expect::Absent, Expect::Version);
         let (value, options) = match change {
             Change::Keep => return Ok(Some(base)),
+            Change::Patch { .. } | Change::Expire(_) => unreachable!("they are puts by now"),
             Change::Delete => return self.delete_if(key, base).await,
             Change::Put { expires, .. } if expires.has_passed() => {
                 return self.delete_if(key, base).await;
@@ -346,6 +504,26 @@ impl Draft {
     fn apply(&mut self, change: Change) {
         let item = match change {
             Change::Keep => return,
+            // In place: a transaction may have many of them.
+            Change::Patch { at, part } if self.item.is_some() => {
+                let item = self.item.as_mut().expect("it is there");
+                item.patch(at, &part);
+                item.version = Version::from_u64(0);
+                self.has_changed = true;
+                return;
+            }
+            Change::Expire(expires) if !expires.has_passed() => {
+                let Some(item) = &mut self.item else { return };
+                (item.expires_at, item.version) = (expires.time(), Version::from_u64(0));
+                self.has_changed = true;
+                return;
+            }
+            Change::Expire(_) => None,
+            Change::Patch { at, part } => {
+                let mut item = Item::new(Vec::new(), Traits::default(), Expires::Never);
+                item.patch(at, &part);
+                Some(item)
+            }
             Change::Put { expires, .. } if expires.has_passed() => None,
             Change::Delete => None,
             Change::Put { data, traits, expires } => Some(Item::new(data, traits, expires)),
@@ -372,8 +550,8 @@ mod tests {
         let (_cluster, table) = table();
         table.put(b"k", b"1").unwrap();
         let mut seen = Vec::new();
-        let (uses, updating) = (Uses::default(), Updating::default());
-        let store = Store::new(&table, &uses, &updating);
+        let (uses, load) = (Uses::default(), Load::default());
+        let store = Store::new(&table, &uses, &load);
         let update = store.update(b"k", |item| {
             let item = item.expect("it is there");
             seen.push(item.data().to_vec());
@@ -392,8 +570,8 @@ mod tests {
     fn an_item_that_an_update_deletes_is_gone_and_only_if_nobody_has_changed_it() {
         let (_cluster, table) = table();
         table.put(b"k", b"1").unwrap();
-        let (uses, updating) = (Uses::default(), Updating::default());
-        let store = Store::new(&table, &uses, &updating);
+        let (uses, load) = (Uses::default(), Load::default());
+        let store = Store::new(&table, &uses, &load);
         let mut first = true;
         let delete = store.update(b"k", |item| {
             let data = item.expect("it is there").data().to_vec();
@@ -410,8 +588,8 @@ mod tests {
     #[test]
     fn a_draft_is_stored_whole_or_not_at_all() {
         let (_cluster, table) = table();
-        let (uses, updating) = (Uses::default(), Updating::default());
-        let store = Store::new(&table, &uses, &updating);
+        let (uses, load) = (Uses::default(), Load::default());
+        let store = Store::new(&table, &uses, &load);
         let work = |draft| {
             let draft = RefCell::new(draft);
             let on = store.on(&draft);
@@ -422,11 +600,11 @@ mod tests {
             block_on(on.update(b"k", more)).unwrap();
             draft.into_inner()
         };
-        let draft = work(block_on(store.draft(b"k")).unwrap());
+        let draft = work(block_on(store.draft(b"k", 0)).unwrap());
         assert!(table.get(b"k").unwrap().is_none());
         assert!(block_on(store.commit(draft)).unwrap());
         assert_eq!(&table.get(b"k").unwrap().unwrap()[..], b"ab");
-        let draft = work(block_on(store.draft(b"k")).unwrap());
+        let draft = work(block_on(store.draft(b"k", 0)).unwrap());
         table.put(b"k", b"other").unwrap();
         assert!(!block_on(store.commit(draft)).unwrap());
         assert_eq!(&table.get(b"k").unwrap().unwrap()[..], b"other");

@@ -24,12 +24,12 @@ use crate::clients::Client;
 use crate::connection::{Connection, Session, Waits};
 use crate::context::{Context, Shared};
 use crate::figures::add;
-use crate::limits::{ACCEPT_PAUSE, DRAIN_TIME, RESERVATION_TIME};
+use crate::limits::{ACCEPT_PAUSE, DRAIN_TIME, LOGIN_TIME, PARTING_TIME, RESERVATION_TIME};
+use crate::load::Load;
 use crate::protocol::Protocol;
 use crate::store::Store;
 use crate::stream::Stream;
 use crate::turns::Turns;
-use crate::updating::Updating;
 use crate::{memcached, resp};
 
 /// The events of what is no connection have numbers from this one on, downwards.
@@ -39,6 +39,11 @@ const LISTENERS: u64 = 1 << 32;
 const WARNINGS_APART: Duration = Duration::from_secs(10);
 /// Events that are taken at a time.
 const EVENTS: usize = 256;
+
+/// The number of the turn that deletes all keys.
+const FLUSH: usize = usize::MAX;
+/// What the poll set tells of a client that has ended its side or all of the connection.
+const ENDS: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
 /// While turns are under way, the thread looks that often what else there is.
 const LOOKS_APART: Duration = Duration::from_micros(50);
@@ -57,6 +62,10 @@ struct Thread<'a, 't> {
     holding: Vec<usize>,
     /// When the thread looked last whether that moment is over.
     looked: Instant,
+    /// Connections whose turns are dropped after a while: their clients have left, or have to.
+    leaving: Vec<usize>,
+    /// Clients that had to give a password when they came, and their places, the oldest first.
+    strangers: VecDeque<(Arc<Client>, usize)>,
     /// When it accepts clients again, if there were no descriptors left.
     accepts_at: Option<Instant>,
     /// When it told last that no client can connect.
@@ -71,6 +80,16 @@ struct Place<'t> {
     is_ready: bool,
     /// What the poll set waits for.
     flags: EventFlags,
+    /// When the client has ended its side.
+    left: Option<Instant>,
+}
+
+impl Place<'_> {
+    /// Whether nobody waits any more for what is done in its turn.
+    fn is_given_up(&self) -> bool {
+        let last = self.left.map(|left| left.max(self.client.took_at()));
+        self.client.is_killed() || last.is_some_and(|last| last.elapsed() >= PARTING_TIME)
+    }
 }
 
 /// The end of a turn. One without a connection has deleted all keys.
@@ -81,8 +100,8 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mailbox = &shared.threads[number];
     epoll::add(&poll, mailbox.as_fd(), EventData::new_u64(WAKES), EventFlags::IN)?;
-    let updating = Updating::default();
-    let cx = Context::new(shared, Store::new(table, &shared.uses, &updating), number);
+    let load = Load::new(&shared.work, &shared.copies);
+    let cx = Context::new(shared, Store::new(table, &shared.uses, &load), number);
     let mut thread = Thread {
         cx: &cx,
         poll,
@@ -93,6 +112,8 @@ pub(crate) fn serve(shared: &Arc<Shared>, number: usize, table: &Table) -> io::R
         flush_at: None,
         holding: Vec::new(),
         looked: Instant::now(),
+        leaving: Vec::new(),
+        strangers: VecDeque::new(),
         accepts_at: None,
         warned: None,
     };
@@ -111,7 +132,11 @@ impl<'a, 't> Thread<'a, 't> {
             let now = (!self.ready.is_empty()).then_some(Duration::ZERO);
             let accepts = self.accepts_at.map(|at| at.saturating_duration_since(Instant::now()));
             let flush = self.flush_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let wait = [held, drained, accepts, flush, now].into_iter().flatten().min();
+            let login = self
+                .strangers
+                .front()
+                .map(|(client, _)| LOGIN_TIME.saturating_sub(client.since.elapsed()));
+            let wait = [held, drained, accepts, flush, login, now].into_iter().flatten().min();
             self.look(&mut events, wait)?;
             let mut ended = Vec::new();
             let mut looked = quanta::Instant::now();
@@ -119,6 +144,7 @@ impl<'a, 't> Thread<'a, 't> {
                 if looked.elapsed() >= LOOKS_APART {
                     self.look(&mut events, Some(Duration::ZERO))?;
                     looked = quanta::Instant::now();
+                    self.drop_turns(&mut turns, lanes);
                 }
                 self.round(&mut turns, &begin, &mut ended, lanes)?;
                 if turns.is_empty() { Poll::Ready(io::Result::Ok(())) } else { Poll::Pending }
@@ -131,6 +157,40 @@ impl<'a, 't> Thread<'a, 't> {
     fn is_over(&self) -> bool {
         let is_empty = self.free.len() == self.places.len();
         self.drains_until.is_some_and(|until| is_empty || Instant::now() >= until)
+    }
+
+    /// Drops the turns that are for nobody any more, or all if the gateway has to end.
+    fn drop_turns<F: Future<Output = Turn<'t>>>(
+        &mut self,
+        turns: &mut Turns<F>,
+        lanes: &mut task::Context<'_>,
+    ) {
+        if self.drains_until.is_some_and(|until| Instant::now() >= until) {
+            return turns.drop_those(|_| true, lanes);
+        }
+        if self.leaving.is_empty() {
+            return;
+        }
+        let mut leaving = std::mem::take(&mut self.leaving);
+        leaving.retain(|number| {
+            let Some(place) = &self.places[*number] else { return false };
+            if place.connection.is_some() || !place.is_given_up() {
+                return place.left.is_some() || place.client.is_killed();
+            }
+            turns.drop_those(|of| of == *number, lanes);
+            self.cx.shared.clients.leave(&place.client);
+            self.places[*number] = None;
+            self.free.push(*number);
+            false
+        });
+        self.leaving = leaving;
+    }
+
+    /// The client of a connection has ended its side, or has to end.
+    fn leaves(&mut self, number: usize) {
+        if !self.leaving.contains(&number) {
+            self.leaving.push(number);
+        }
     }
 
     /// Begins turns of connections that have something to do, and goes on with all of them.
@@ -147,17 +207,18 @@ impl<'a, 't> Thread<'a, 't> {
             let Some(place) = &mut self.places[number] else { continue };
             place.is_ready = false;
             if let Some(connection) = place.connection.take() {
-                turns.begin(begin(number, Some(connection)));
+                turns.begin(number, begin(number, Some(connection)));
             }
         }
         if self.flush_at.is_some_and(|at| at <= Instant::now()) {
             // By now a client may want another time.
             let mut wanted = self.cx.shared.flush_at();
             if wanted.take_if(|at| *at <= Instant::now()).is_some() {
-                turns.begin(begin(0, None));
+                turns.begin(FLUSH, begin(FLUSH, None));
             }
             self.flush_at = *wanted;
         }
+        self.cx.pace().begin_round();
         turns.poll(lanes, ended);
         for (number, connection, waits) in ended.drain(..) {
             let Some(connection) = connection else { continue };
@@ -179,16 +240,36 @@ impl<'a, 't> Thread<'a, 't> {
             match event.data.u64() {
                 WAKES => self.wake()?,
                 listener @ LISTENERS.. => self.accept((listener - LISTENERS) as usize),
-                connection => self.is_ready(connection as usize),
+                connection => self.has_come(connection as usize, event.flags),
             }
         }
         if self.accepts_at.is_some_and(|at| at <= Instant::now()) {
             self.listen()?;
         }
+        self.end_strangers();
         if !self.holding.is_empty() && self.looked.elapsed() >= RESERVATION_TIME / 2 {
             self.look_at_holding();
         }
         Ok(())
+    }
+
+    /// Ends the connections of those that have not given the password for too long.
+    fn end_strangers(&mut self) {
+        let is_due = |(client, _): &mut (Arc<Client>, usize)| {
+            !client.is_stranger() || client.since.elapsed() >= LOGIN_TIME
+        };
+        while let Some((client, number)) = self.strangers.pop_front_if(is_due) {
+            let has_place = |place: &Place<'t>| Arc::ptr_eq(&place.client, &client);
+            let place = self.places[number].as_ref().filter(|place| has_place(place));
+            match place.filter(|_| client.is_stranger()).map(|place| place.connection.is_some()) {
+                None => (),
+                Some(true) => self.end(number),
+                Some(false) => {
+                    client.kill();
+                    self.leaves(number);
+                }
+            }
+        }
     }
 
     /// Connections that have held up others for long enough have something to do.
@@ -212,6 +293,18 @@ impl<'a, 't> Thread<'a, 't> {
         late.into_iter().for_each(|number| self.is_ready(number));
     }
 
+    /// The poll set tells something of a connection.
+    fn has_come(&mut self, number: usize, flags: EventFlags) {
+        if flags.intersects(ENDS)
+            && let Some(place) = &mut self.places[number]
+            && place.left.is_none()
+        {
+            place.left = Some(Instant::now());
+            self.leaves(number);
+        }
+        self.is_ready(number);
+    }
+
     /// Somebody has something for this connection to do.
     fn is_ready(&mut self, number: usize) {
         // A connection that has its turn sees by itself what has come.
@@ -231,11 +324,11 @@ impl<'a, 't> Thread<'a, 't> {
             self.enter(stream, from, to, protocol)?;
         }
         for number in 0..self.places.len() {
-            // One that has its turn ends after it.
-            let is_killed =
-                |place: &Place<'t>| place.connection.is_some() && place.client.is_killed();
-            if self.places[number].as_ref().is_some_and(is_killed) {
-                self.end(number);
+            let Some(place) = &self.places[number] else { continue };
+            match (place.client.is_killed(), place.connection.is_some()) {
+                (true, true) => self.end(number),
+                (true, false) => self.leaves(number),
+                (false, _) => (),
             }
         }
         if self.cx.thread() == 0 {
@@ -304,7 +397,9 @@ impl<'a, 't> Thread<'a, 't> {
         protocol: Protocol,
     ) -> io::Result<()> {
         let counters = &self.cx.figures().counters;
-        let Some(client) = self.cx.shared.clients.enter(from, to, self.cx.thread()) else {
+        let needs_password = self.cx.shared.password.is_some();
+        let clients = &self.cx.shared.clients;
+        let Some(client) = clients.enter(from, to, self.cx.thread(), needs_password) else {
             add(&counters.rejected, 1);
             let answer: &[u8] = match protocol {
                 Protocol::Resp => b"-ERR max number of clients reached\r\n",
@@ -315,7 +410,6 @@ impl<'a, 't> Thread<'a, 't> {
             return Ok(());
         };
         add(&counters.connections, 1);
-        let needs_password = self.cx.shared.password.is_some();
         let session = match protocol {
             Protocol::Resp => Session::Resp(Box::new(resp::Session::new(needs_password))),
             Protocol::Memcached => {
@@ -326,20 +420,26 @@ impl<'a, 't> Thread<'a, 't> {
             self.places.push(None);
             self.places.len() - 1
         });
-        let (data, flags) = (EventData::new_u64(number as u64), EventFlags::IN);
+        let flags = EventFlags::IN | EventFlags::RDHUP;
+        let data = EventData::new_u64(number as u64);
         epoll::add(&self.poll, stream.as_fd(), data, flags)?;
-        let connection = Connection::new(stream, client.clone(), session);
+        let copies = &self.cx.shared.copies;
+        let connection = Connection::new(stream, client.clone(), session, copies);
         let connection = Some(Box::new(connection));
-        self.places[number] = Some(Place { client, connection, is_ready: false, flags });
+        if needs_password {
+            self.strangers.push_back((Arc::clone(&client), number));
+        }
+        let (is_ready, left) = (false, None);
+        self.places[number] = Some(Place { client, connection, is_ready, flags, left });
         Ok(())
     }
 
     /// Ends a connection that has no turn.
     fn end(&mut self, number: usize) {
         let Some(place) = self.places[number].take() else { return };
-        self.cx.shared.clients.leave(place.client.id);
+        self.cx.shared.clients.leave(&place.client);
         // Closing its descriptor takes it out of the poll set.
-        place.connection.expect("it has no turn").end(self.cx);
+        place.connection.expect("it has no turn").end();
         self.free.push(number);
     }
 
@@ -356,20 +456,21 @@ impl<'a, 't> Thread<'a, 't> {
         }
         let has_all = waits == Waits::ForInput && self.drains_until.is_some();
         let wanted = match waits {
-            _ if has_all || place.client.is_killed() => EventFlags::empty(),
-            Waits::Ended => EventFlags::empty(),
+            _ if has_all || place.client.is_killed() || waits == Waits::Ended => {
+                self.end(number);
+                return Ok(());
+            }
             Waits::ForInput => EventFlags::IN,
             Waits::ForOutput => EventFlags::OUT,
             Waits::ForEither => EventFlags::IN | EventFlags::OUT,
+            Waits::ForTime | Waits::Ended => EventFlags::empty(),
             Waits::No => {
                 self.is_ready(number);
                 return Ok(());
             }
         };
-        if wanted.is_empty() {
-            self.end(number);
-            return Ok(());
-        }
+        // Once is enough: the poll set would tell it again and again.
+        let wanted = if place.left.is_none() { wanted | EventFlags::RDHUP } else { wanted };
         if place.flags != wanted {
             place.flags = wanted;
             let data = EventData::new_u64(number as u64);

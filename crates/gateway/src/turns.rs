@@ -1,7 +1,8 @@
 //! The turns of connections that are under way in a thread, side by side.
 //!
 //! A turn that ends makes room for another one at once, whatever the others wait for: if a node
-//! does not answer, those who want nothing of it are served meanwhile.
+//! does not answer, those who want nothing of it are served meanwhile. A turn can be dropped
+//! between two polls, as an operation on a table can.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,6 +25,8 @@ pub(crate) struct Turns<F> {
 
 struct Lane<F> {
     turn: Pin<Box<Option<F>>>,
+    /// Whose turn it is.
+    number: usize,
     began: Instant,
 }
 
@@ -46,16 +49,32 @@ impl<F: Future> Turns<F> {
                 && self.lanes[..self.live].iter().filter(is_short).count() < LANES
     }
 
-    pub fn begin(&mut self, turn: F) {
+    pub fn begin(&mut self, number: usize, turn: F) {
         let began = Instant::now();
         match self.lanes.get_mut(self.live) {
             Some(lane) => {
                 lane.turn.set(Some(turn));
-                lane.began = began;
+                (lane.number, lane.began) = (number, began);
             }
-            None => self.lanes.push(Lane { turn: Box::pin(Some(turn)), began }),
+            None => self.lanes.push(Lane { turn: Box::pin(Some(turn)), number, began }),
         }
         self.live += 1;
+    }
+
+    /// Drops the turns with these numbers, wherever they are.
+    pub fn drop_those(&mut self, is_one: impl Fn(usize) -> bool, cx: &mut Context<'_>) {
+        let mut at = 0;
+        while at < self.live {
+            if !is_one(self.lanes[at].number) {
+                at += 1;
+                continue;
+            }
+            self.lanes[at].turn.set(None);
+            self.live -= 1;
+            self.lanes.swap(at, self.live);
+            // Other turns may wait for it.
+            cx.waker().wake_by_ref();
+        }
     }
 
     /// Polls each turn once. Returns what those have said that have ended.
@@ -105,7 +124,7 @@ mod tests {
         let mut began = 0;
         while began < TURNS_MAX {
             while turns.has_room() && began < TURNS_MAX {
-                turns.begin(turn(began, &never));
+                turns.begin(began, turn(began, &never));
                 began += 1;
             }
             turns.poll(&mut cx, &mut ended);
@@ -117,9 +136,17 @@ mod tests {
         ended.sort_unstable();
         assert_eq!(ended, (0..TURNS_MAX).collect::<Vec<_>>());
         assert!(turns.is_empty() && turns.has_room());
-        turns.begin(turn(7, &at_once));
+        turns.begin(7, turn(7, &at_once));
         ended.clear();
         turns.poll(&mut cx, &mut ended);
         assert_eq!(ended, [7]);
+        never.set(false);
+        (0..5).for_each(|number| turns.begin(number, turn(number, &never)));
+        turns.drop_those(|number| number % 2 == 0, &mut cx);
+        never.set(true);
+        ended.clear();
+        turns.poll(&mut cx, &mut ended);
+        ended.sort_unstable();
+        assert_eq!(ended, [1, 3]);
     }
 }

@@ -28,12 +28,17 @@ pub(crate) struct UnderWay<'a> {
     key: u64,
 }
 
+/// By which a thread knows a key for a while.
+pub(crate) fn hash_of(key: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Updating {
     /// Begins an update, after those of the key that the thread has begun before.
     pub async fn begin(&self, key: &[u8]) -> UnderWay<'_> {
-        let mut hasher = DefaultHasher::new();
-        key.hash(&mut hasher);
-        let key = hasher.finish();
+        let key = hash_of(key);
         if self.0.borrow().contains(&key) {
             let began = Instant::now();
             poll_fn(|lanes| {

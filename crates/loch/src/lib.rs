@@ -83,6 +83,8 @@ pub use loch_engines::nessie::{CacheLimits, CheckReport, ForgottenOf, Usage};
 /// An engine, with the options of a table.
 pub use loch_engines::registry::Options as Engine;
 pub use loch_engines::size::{ByteSize, ParseSizeError};
+#[doc(hidden)]
+pub use loch_fabric::RateLimit;
 pub use loch_fabric::shm::Pages;
 pub use loch_fabric::{VerbCount, lanes};
 pub use node::control::probe::{ClusterProbe, NodeFacts, NodeProbe, ProbeError, ProbeReads};

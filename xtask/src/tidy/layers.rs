@@ -115,9 +115,10 @@ const LAYERS: [Layers; 16] = [
         order: &[
             &["address", "failure", "item", "limits"],
             &[
-                "clients", "copies", "cursors", "error", "figures", "input", "turns", "updating",
-                "uses",
+                "clients", "copies", "cursors", "error", "figures", "input", "pace", "turns",
+                "updating", "uses",
             ],
+            &["load"],
             &["password", "slowlog", "store", "tls"],
             &["protocol"],
             &["stream"],

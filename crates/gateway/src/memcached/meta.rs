@@ -368,9 +368,10 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
     let (recached_s, own_cas) = (meta.number::<i64>(b'R')?, meta.number(b'E')?);
     let changes = touched.is_some() || vivified.is_some() || recached_s.is_some();
     let (counters, uses) = (&cx.figures().counters, cx.store.uses());
+    let store = cx.store.answers(meta.has(b'v'));
     let found = match changes {
         true => None,
-        false => cx.store.get(&meta.key).await?.map(|item| (item.traits.is_stale, item)),
+        false => store.get(&meta.key).await?.map(|item| (item.traits.is_stale, item)),
     };
     match found {
         None if !changes => {
@@ -411,7 +412,7 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
         let used = uses.of(item.version);
         Ok((change, Outcome { used, is_won, was_won, ..Outcome::done(Some(seen)) }))
     };
-    let (outcome, version) = cx.store.update(&meta.key, look).await?;
+    let (outcome, version) = store.update(&meta.key, look).await?;
     let is_hit = outcome.item.is_some() && !outcome.is_new;
     if let Some(version) = version.filter(|_| is_hit) {
         uses.read(version);

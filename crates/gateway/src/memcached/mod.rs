@@ -49,6 +49,8 @@ const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
 #[derive(Debug)]
 pub(crate) struct Session {
     is_known: bool,
+    /// A stranger has given a wrong password.
+    has_guessed: bool,
     /// Bytes of a data block that is too long, which are still to come.
     skips: usize,
     batch: Batch,
@@ -80,7 +82,8 @@ enum Run {
 impl Session {
     pub fn new(needs_password: bool) -> Self {
         let (batch, lanes) = (Batch::default(), Batch::default());
-        Self { is_known: !needs_password, skips: 0, batch, lanes, list: None, looked: 0 }
+        let (is_known, has_guessed) = (!needs_password, false);
+        Self { is_known, has_guessed, skips: 0, batch, lanes, list: None, looked: 0 }
     }
 
     /// Whether the answer to a request that is executed goes on.
@@ -135,6 +138,9 @@ impl Session {
             }
             if !goes_on || executed < requests.len() {
                 return Progress { ends: !goes_on, ..done };
+            }
+            if std::mem::take(&mut self.has_guessed) {
+                return Progress { pauses: true, ..done };
             }
             // What is wrong with the rest is told behind the answers so far.
             match ended.filter(|_| output.is_open()) {
@@ -191,6 +197,7 @@ impl Session {
     ) -> (usize, bool) {
         let mut executed = 0;
         while executed < requests.len() && output.is_open() {
+            cx.pace().breathe().await;
             let rest = &requests[executed..];
             let began = Instant::now();
             let called = |name, count: usize| {
@@ -304,7 +311,7 @@ impl Session {
         };
         client.said().command = known_name(verb);
         if !self.is_known {
-            return self.authenticate(cx, request, &mut output.bytes).then_some(0);
+            return self.authenticate(cx, client, request, &mut output.bytes).then_some(0);
         }
         // As memcached: a page in a browser can send such requests, with commands in their bodies.
         let is_http = || request.words.last().is_some_and(|last| last.starts_with(b"HTTP/"));
@@ -327,6 +334,7 @@ impl Session {
     fn authenticate(
         &mut self,
         cx: &Context<'_>,
+        client: &Client,
         request: Request<'_>,
         output: &mut Vec<u8>,
     ) -> bool {
@@ -338,8 +346,15 @@ impl Session {
         let password = cx.shared.password.as_ref();
         self.is_known = given.is_some_and(|given| password.is_none_or(|right| right.is(given)));
         match self.is_known {
-            true => line(output, "STORED"),
-            false => line(output, "CLIENT_ERROR authentication failure"),
+            true => {
+                cx.shared.clients.knows(client);
+                line(output, "STORED");
+            }
+            false => {
+                self.has_guessed = true;
+                cx.has_guessed(client);
+                line(output, "CLIENT_ERROR authentication failure");
+            }
         }
         true
     }
@@ -465,7 +480,9 @@ async fn execute(cx: &Context<'_>, request: Request<'_>, output: &mut Vec<u8>) {
             Ok(())
         }
         // One that only reads, and a value that nobody has to renew, is sent from where it is.
-        b"mg" if runs::has_value(request.words) && !cx.shared.copies.may_hold() => Err(HELD.into()),
+        b"mg" if runs::has_value(request.words) && !cx.shared.copies.may_hold() => {
+            Err(Failure::Held)
+        }
         b"mg" | b"ms" | b"md" | b"ma" | b"me" => meta::execute(cx, request, output).await,
         b"stats" => stats::execute(cx, request.words, output).await,
         _ => text::execute(cx, request, output).await,
@@ -522,6 +539,8 @@ pub(crate) fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
         Failure::Busy => {
             line(output, "SERVER_ERROR others kept changing the value, nothing was done")
         }
+        Failure::Held => line(output, HELD),
+        Failure::NoRoom => line(output, "SERVER_ERROR out of memory reading request"),
         Failure::Store(loch::Error::OutOfMemory { .. }) => {
             line(output, OUT_OF_MEMORY);
         }

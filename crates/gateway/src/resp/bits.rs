@@ -5,7 +5,7 @@ use super::reply::Reply;
 use super::strings::range;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::store::{Change, Item, Store};
+use crate::store::{Change, Item, Store, View};
 
 /// Bits of the longest string of Redis.
 const BITS_MAX: u64 = 8 * (512 << 20);
@@ -20,9 +20,10 @@ pub(super) async fn execute(
     match command {
         "getbit" => {
             let (byte, mask) = place(request[2])?;
-            let item = store.get(request[1]).await?;
-            let byte = item.as_ref().and_then(|item| item.data().get(byte));
-            reply.integer(byte.is_some_and(|byte| byte & mask != 0).into());
+            let is_set = |item: Option<View<'_>>| {
+                item.and_then(|item| item.data.get(byte)).is_some_and(|byte| byte & mask != 0)
+            };
+            reply.integer(store.read(request[1], is_set).await?.into());
         }
         "setbit" => {
             let (byte, mask) = place(request[2])?;
@@ -35,13 +36,11 @@ pub(super) async fn execute(
                 return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
             }
             let set = |item: Option<&Item>| {
-                let mut data = item.map_or_else(Vec::new, |item| item.data().to_vec());
-                data.resize(data.len().max(byte + 1), 0);
-                let was_set = data[byte] & mask != 0;
-                data[byte] = data[byte] & !mask | if is_set { mask } else { 0 };
-                Ok((Change::bytes(item, data), was_set))
+                let before = item.and_then(|item| item.data().get(byte)).copied().unwrap_or(0);
+                let part = vec![before & !mask | if is_set { mask } else { 0 }];
+                Ok((Change::Patch { at: byte, part }, before & mask != 0))
             };
-            reply.integer(store.update(request[1], set).await?.0.into());
+            reply.integer(store.update_longer(request[1], byte + 1, set).await?.0.into());
         }
         "bitcount" => {
             let in_bits = match request.get(4) {
@@ -55,9 +54,9 @@ pub(super) async fn execute(
                 4 | 5 => (number(request[2])?, number(request[3])?),
                 _ => return Err(SYNTAX.into()),
             };
-            let item = store.get(request[1]).await?;
-            let count = item.map_or(0, |item| count(item.data(), bounds, in_bits));
-            reply.integer(count.into());
+            let count =
+                |item: Option<View<'_>>| item.map_or(0, |item| count(item.data, bounds, in_bits));
+            reply.integer(store.read(request[1], count).await?.into());
         }
         other => unreachable!("{other} is a command on bits"),
     }

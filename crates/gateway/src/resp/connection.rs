@@ -6,6 +6,7 @@ use super::{Next, Reply, Session};
 use crate::clients::Client;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::limits::NAME_BYTES_MAX;
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the \
@@ -32,7 +33,7 @@ pub(super) async fn execute(
             if cx.shared.password.is_none() && request.len() == 2 {
                 return Err(NO_PASSWORD.into());
             }
-            authenticate(session, cx, user, password)?;
+            authenticate(session, cx, client, user, password)?;
             session.reply(output).ok();
         }
         "ping" => match request {
@@ -67,14 +68,18 @@ pub(super) async fn execute(
 fn authenticate(
     session: &mut Session,
     cx: &Context<'_>,
+    client: &Client,
     user: &[u8],
     password: &[u8],
 ) -> Result<(), Failure> {
     let is_right = cx.shared.password.as_ref().is_none_or(|right| right.is(password));
     if user != b"default" || !is_right {
+        session.has_guessed = !session.is_known;
+        cx.has_guessed(client);
         return Err(WRONG_PASSWORD.into());
     }
     session.is_known = true;
+    cx.shared.clients.knows(client);
     Ok(())
 }
 
@@ -103,7 +108,7 @@ fn hello(
                 let (Some(user), Some(password)) = (options.next(), options.next()) else {
                     return Err(wrong_hello(option).into());
                 };
-                authenticate(session, cx, user, password)?;
+                authenticate(session, cx, client, user, password)?;
             }
             o if is(o, "setname") => match options.next() {
                 Some(given) => name = Some(client_name(given)?),
@@ -149,6 +154,9 @@ fn wrong_hello(option: &[u8]) -> String {
 }
 
 fn client_name(name: &[u8]) -> Result<String, Failure> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(format!("ERR Names have up to {NAME_BYTES_MAX} bytes in this gateway").into());
+    }
     match name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         true => Ok(String::from_utf8_lossy(name).into_owned()),
         false => {
@@ -269,9 +277,13 @@ fn about_clients(
             reply.value((!name.is_empty()).then_some(name.as_bytes()));
         }
         ("setinfo", [attribute, value]) => {
-            let value = client_name(value).map_err(|_| {
+            let value = client_name(value).map_err(|failure| {
+                if value.len() > NAME_BYTES_MAX {
+                    return failure;
+                }
                 let attribute = String::from_utf8_lossy(attribute).to_ascii_lowercase();
                 format!("ERR {attribute} cannot contain spaces, newlines or special characters.")
+                    .into()
             })?;
             match *attribute {
                 a if is(a, "lib-name") => client.said().library = value,

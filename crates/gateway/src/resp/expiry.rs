@@ -6,7 +6,7 @@ use super::options::{Unit, is, number};
 use super::reply::Reply;
 use super::strings::millis_left;
 use crate::failure::Failure;
-use crate::store::{Change, Expires, Item, Store};
+use crate::store::{Change, Expires, Item, Store, View};
 
 pub(super) async fn execute(
     store: Store<'_>,
@@ -22,26 +22,18 @@ pub(super) async fn execute(
             let at = unit.moment(number(request[2])?, command)?;
             let only = Only::parse(&request[3..])?;
             let expire = |item: Option<&Item>| {
-                let Some(item) = item.filter(|item| only.allows(item.expires_at, at)) else {
+                if !item.is_some_and(|item| only.allows(item.expires_at, at)) {
                     return Ok((Change::Keep, false));
-                };
+                }
                 let expires = Expires::At(at);
-                let change = match expires.has_passed() {
-                    true => Change::Delete,
-                    false => {
-                        let (data, traits) = (item.data().to_vec(), item.traits);
-                        Change::Put { data, traits, expires }
-                    }
-                };
-                Ok((change, true))
+                Ok((Change::Expire(expires), true))
             };
             reply.integer(store.update(key, expire).await?.0.into());
         }
         "persist" => {
             let persist = |item: Option<&Item>| match item {
                 Some(item) if item.expires_at.is_some() => {
-                    let (data, traits) = (item.data().to_vec(), item.traits);
-                    Ok((Change::Put { data, traits, expires: Expires::Never }, true))
+                    Ok((Change::Expire(Expires::Never), true))
                 }
                 _ => Ok((Change::Keep, false)),
             };
@@ -71,8 +63,8 @@ async fn answer(
     reply: &mut Reply<'_>,
     time: impl Fn(SystemTime) -> i64,
 ) -> Result<(), Failure> {
-    let item = store.get(key).await?;
-    reply.integer(item.map_or(-2, |item| item.expires_at.map_or(-1, time)));
+    let left = |item: Option<View<'_>>| item.map_or(-2, |item| item.expires_at.map_or(-1, time));
+    reply.integer(store.read(key, left).await?);
     Ok(())
 }
 

@@ -141,6 +141,7 @@ async fn stats(cx: &Context<'_>) -> Result<Fields, Failure> {
         field("keyspace_hits", &cx.shared.sum(|c| &c.hits)),
         field("keyspace_misses", &cx.shared.sum(|c| &c.misses)),
         field("total_error_replies", &cx.shared.sum(|c| &c.errors)),
+        field("acl_access_denied_auth", &cx.shared.sum(|c| &c.wrong_passwords)),
     ])
 }
 

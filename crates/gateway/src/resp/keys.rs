@@ -6,7 +6,7 @@ use super::reply::Reply;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
-use crate::store::{Change, Item, Store};
+use crate::store::{Change, Item, Store, View};
 
 pub(super) async fn execute(
     cx: &Context<'_>,
@@ -166,12 +166,13 @@ async fn object(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
     if !known.contains(&asked.as_str()) || request.len() != 3 {
         return Err(wrong_subcommand(request, &known));
     }
-    let Some(item) = store.get(request[2]).await? else {
+    let look = |item: Option<View<'_>>| item.map(|item| (encoding(item.data), item.version));
+    let Some((encoding, version)) = store.read(request[2], look).await? else {
         reply.null();
         return Ok(());
     };
     match asked.as_str() {
-        "encoding" => reply.bulk(encoding(item.data()).as_bytes()),
+        "encoding" => reply.bulk(encoding.as_bytes()),
         "freq" => {
             return Err(
                 "ERR An LFU maxmemory policy is not selected, access frequency not tracked. \
@@ -180,7 +181,7 @@ async fn object(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
                     .into(),
             );
         }
-        "idletime" => reply.integer(store.uses().of(item.version).idle_s.into()),
+        "idletime" => reply.integer(store.uses().of(version).idle_s.into()),
         _ => reply.integer(1),
     }
     Ok(())

@@ -9,6 +9,7 @@ mod bits;
 mod connection;
 mod expiry;
 mod glob;
+mod held;
 mod info;
 mod keys;
 mod lists;
@@ -27,6 +28,7 @@ use std::ops::Range;
 use loch::lanes::run;
 use quanta::Instant;
 
+use self::held::{is_held, is_refused};
 use self::reply::Reply;
 use self::request::{Begun, Parsed, parse};
 use self::table::{Command, Family};
@@ -48,6 +50,8 @@ pub(crate) struct Session {
     /// 2 or 3.
     resp: u8,
     is_known: bool,
+    /// A stranger has given a wrong password.
+    has_guessed: bool,
     transaction: Transaction,
     batch: Batch,
     /// As many other requests are executed side by side, by what they have answered so far.
@@ -83,7 +87,8 @@ impl Session {
         let (batch, lanes) = (Batch::default(), Batch::default());
         let (transaction, begun) = (Transaction::default(), Begun::default());
         let (is_known, list) = (!needs_password, Keys::default());
-        Self { resp: 2, is_known, transaction, batch, lanes, begun, list }
+        let has_guessed = false;
+        Self { resp: 2, is_known, has_guessed, transaction, batch, lanes, begun, list }
     }
 
     /// Whether the answer to a request that is executed goes on.
@@ -131,8 +136,8 @@ impl Session {
                 return Progress { ends: next == Next::Ends, ..done };
             }
             done.consumed = at;
-            if next == Next::Ends {
-                return Progress { ends: true, ..done };
+            if next == Next::Ends || self.has_guessed {
+                return self.ended(next, done);
             }
             // What is wrong with the rest is told behind the answers so far.
             match ended.filter(|_| output.is_open()) {
@@ -145,8 +150,8 @@ impl Session {
                     if executed == requests.len() {
                         done.consumed += consumed;
                     }
-                    if next == Next::Ends {
-                        return Progress { ends: true, ..done };
+                    if next == Next::Ends || self.has_guessed {
+                        return self.ended(next, done);
                     }
                     continue;
                 }
@@ -171,6 +176,12 @@ impl Session {
             return done;
         }
         done
+    }
+
+    /// The connection ends, or is not served for a moment.
+    fn ended(&mut self, next: Next, done: Progress) -> Progress {
+        let pauses = std::mem::take(&mut self.has_guessed);
+        Progress { ends: next == Next::Ends, pauses, ..done }
     }
 
     /// The plain SET of a long value at the front of some bytes.
@@ -210,6 +221,7 @@ impl Session {
     ) -> (usize, Next) {
         let mut executed = 0;
         while executed < requests.len() && output.is_open() {
+            cx.pace().breathe().await;
             let rest = &requests[executed..];
             let began = Instant::now();
             let called = |name, count: usize| {
@@ -378,7 +390,10 @@ impl Session {
         let found = Command::of(request[0]);
         // A page in a browser can send such requests to this host, with commands in their bodies.
         if found.is_none() && ["post", "host:"].iter().any(|word| options::is(request[0], word)) {
-            tracing::warn!(client = client.address, "a request of HTTP ends its connection");
+            if let Some(unsaid) = cx.shared.http_requests.due(std::time::Instant::now()) {
+                let client = &client.address;
+                tracing::warn!(client, unsaid, "a request of HTTP ends its connection");
+            }
             return Next::Ends;
         }
         let mut reply = self.reply(output);
@@ -405,7 +420,7 @@ impl Session {
         let command = found.expect("an unknown command was refused");
         client.said().command = command.name;
         if self.transaction.is_open() && !self.transaction.runs_at_once(command) {
-            match self.transaction.queue(command, request) {
+            match self.transaction.queue(&cx.shared.copies, command, request) {
                 Ok(()) => self.reply(output).simple("QUEUED"),
                 Err(error) => self.reply(output).error(error),
             }
@@ -421,6 +436,7 @@ impl Session {
         let began = Instant::now();
         let mut next = Next::Goes;
         let done = match command.family {
+            Family::Connection if is_refused(cx, command, request) => Err(Failure::Held),
             Family::Connection => connection::execute(self, cx, client, command, request, output)
                 .await
                 .map(|then| next = then),
@@ -460,7 +476,9 @@ fn only_key<'a>(request: Request<'a>) -> Option<&'a [u8]> {
     let command = Command::of(request[0])?;
     let is_valid =
         command.family.is_of_data() && command.takes(request.len()) && !is_held(command, request);
-    let mut keys = command.keys(request.len()).filter(|_| is_valid);
+    // Answers of side by side are held until the last one has come.
+    let is_long = ["get", "getrange", "mget", "substr"].contains(&command.name);
+    let mut keys = command.keys(request.len()).filter(|_| is_valid && !is_long);
     match (keys.next(), keys.next()) {
         (Some(key), None) => Some(request[key]),
         _ => None,
@@ -484,21 +502,9 @@ fn is_plain(request: &[&[u8]], name: &[u8], arguments: usize) -> bool {
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const MAY_BE_DONE: &str = "a batch of SETs failed, of which this one may have been done";
 
+const NO_ROOM: &str = "OOM requests of other clients have all of the gateway's memory for requests";
+
 const HELD: &str = "ERR clients have not taken too many long answers: nothing was done, try again";
-
-/// Whether a command may have a long answer that is held until the client takes it.
-fn is_held(command: &Command, request: Request<'_>) -> bool {
-    match command.name {
-        "getdel" | "getex" | "getset" | "keys" | "scan" => true,
-        "set" => request.iter().skip(3).any(|option| options::is(option, "get")),
-        _ => false,
-    }
-}
-
-/// Whether clients have left too many such answers for this command to be executed.
-fn is_refused(cx: &Context<'_>, command: &Command, request: Request<'_>) -> bool {
-    is_held(command, request) && !cx.shared.copies.may_hold()
-}
 
 fn unknown(request: &[&[u8]]) -> String {
     let cut = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
@@ -523,8 +529,9 @@ async fn execute_data(
 ) {
     let began = Instant::now();
     let start = reply.bytes.len();
+    let store = store.answers(is_held(command, request));
     let done = match command.family {
-        _ if is_refused(cx, command, request) => Err(HELD.into()),
+        _ if is_refused(cx, command, request) => Err(Failure::Held),
         Family::Bits => bits::execute(cx, store, command.name, request, reply).await,
         Family::Expiry => expiry::execute(store, command.name, request, reply).await,
         Family::Keys => keys::execute(cx, store, command.name, request, reply).await,
@@ -551,7 +558,7 @@ async fn execute_other(
     reply: &mut Reply<'_>,
 ) -> Result<(), Failure> {
     match command.family {
-        _ if is_refused(cx, command, request) => Err(HELD.into()),
+        _ if is_refused(cx, command, request) => Err(Failure::Held),
         Family::Scan => scan::execute(cx, store, command.name, request, reply).await,
         Family::Server => server::execute(cx, store, command.name, request, reply).await,
         _ => unreachable!("the caller executes commands of other families"),
@@ -567,6 +574,8 @@ fn tell(cx: &Context<'_>, done: Result<(), Failure>, reply: &mut Reply<'_>) {
         Failure::Busy => {
             reply.error("ERR others kept changing the value, nothing was done: try again");
         }
+        Failure::Held => reply.error(HELD),
+        Failure::NoRoom => reply.error(NO_ROOM),
         Failure::Store(loch::Error::OutOfMemory { .. }) => reply.error(OUT_OF_MEMORY),
         Failure::Store(loch::Error::ValueTooLong { max, .. }) => {
             reply.error(&format!(

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::limits::{
     ARGUMENT_BYTES_MAX, ARGUMENTS_MAX, LINE_BYTES_MAX, STRANGER_ARGUMENTS_MAX, STRANGER_BYTES_MAX,
+    STRANGER_REQUEST_BYTES_MAX,
 };
 
 /// What the front of some bytes is.
@@ -191,7 +192,7 @@ fn parse_argument(
         Some(len @ 0..) if len <= ARGUMENT_BYTES_MAX as i64 => len as usize,
         _ => return Err(Parsed::Wrong("invalid bulk length")),
     };
-    if !known && len > STRANGER_BYTES_MAX {
+    if !known && (len > STRANGER_BYTES_MAX || start + len > STRANGER_REQUEST_BYTES_MAX) {
         return Err(Parsed::Wrong("unauthenticated bulk length"));
     }
     if bytes.len() < start + len + 2 {

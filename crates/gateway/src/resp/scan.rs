@@ -1,14 +1,19 @@
 //! Commands over all keys.
 
+use std::collections::BTreeSet;
+
 use loch::ScanCursor;
 
-use super::glob;
+use super::glob::{self, Pattern};
 use super::options::{SYNTAX, is, number};
 use super::reply::Reply;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::limits::{KEYS_BYTES_MAX, KEYS_FREE_BYTES, WORK_BYTES_MAX};
 use crate::store::Store;
 
+/// What a key that was found takes besides its bytes.
+const KEY_OVERHEAD: usize = 64;
 /// Keys of a page, unless the client says how many.
 const COUNT: usize = 10;
 /// A call looks at no more pages of the table than these, of which most may be without keys.
@@ -24,21 +29,38 @@ pub(super) async fn execute(
     match command {
         "scan" => scan(cx, store, request, reply).await?,
         "keys" => {
-            let mut found = Vec::new();
-            each_page(store, glob::literal_prefix(request[1]), |keys| {
-                found.extend(keys.into_iter().filter(|key| glob::matches(request[1], key)));
-            })
-            .await?;
+            let pattern = Pattern::parse(request[1])?;
             // A scan may bring a key more than once.
-            found.sort_unstable();
-            found.dedup();
+            let (mut found, mut bytes, mut alone) = (BTreeSet::new(), 0, None);
+            let mut pages = Pages::of(store, glob::literal_prefix(request[1]));
+            while let Some(keys) = pages.next().await? {
+                for key in keys {
+                    if !pattern.matches(&key, cx.pace()).await {
+                        continue;
+                    }
+                    bytes += key.len() + KEY_OVERHEAD;
+                    if bytes > KEYS_BYTES_MAX {
+                        return Err("ERR KEYS has found too many keys: use SCAN".into());
+                    }
+                    if bytes > KEYS_FREE_BYTES && alone.is_none() {
+                        alone = Some(cx.shared.lists.take(WORK_BYTES_MAX).await);
+                    }
+                    found.insert(key);
+                }
+            }
             reply.array(found.len());
-            found.iter().for_each(|key| reply.bulk(key));
+            for key in found {
+                cx.pace().breathe().await;
+                reply.bulk(&key);
+            }
         }
         "randomkey" => random_key(cx, store, reply).await?,
         "dbsize" => {
             let mut count = 0;
-            each_page(store, b"", |keys| count += keys.len() as i64).await?;
+            let mut pages = Pages::of(store, b"");
+            while let Some(keys) = pages.next().await? {
+                count += keys.len() as i64;
+            }
             reply.integer(count);
         }
         "flushdb" | "flushall" => {
@@ -55,19 +77,26 @@ pub(super) async fn execute(
     Ok(())
 }
 
-/// Brings all keys with a prefix, page by page.
-async fn each_page(
-    store: Store<'_>,
-    prefix: &[u8],
-    mut page_of: impl FnMut(Vec<Vec<u8>>),
-) -> Result<(), Failure> {
-    let mut cursor = Some(ScanCursor::default());
-    while let Some(from) = cursor {
-        let page = store.table().asynch().scan_page(&from, prefix).await?;
-        page_of(page.keys.into_iter().map(|found| found.key).collect());
-        cursor = page.next;
+/// All keys with a prefix, page by page.
+struct Pages<'a> {
+    store: Store<'a>,
+    prefix: &'a [u8],
+    cursor: Option<ScanCursor>,
+}
+
+impl<'a> Pages<'a> {
+    fn of(store: Store<'a>, prefix: &'a [u8]) -> Self {
+        Self { store, prefix, cursor: Some(ScanCursor::default()) }
     }
-    Ok(())
+
+    /// The keys of the next page, of which there may be none.
+    async fn next(&mut self) -> Result<Option<Vec<Vec<u8>>>, Failure> {
+        let Some(from) = self.cursor.take() else { return Ok(None) };
+        self.store.load().pace.breathe().await;
+        let page = self.store.table().asynch().scan_page(&from, self.prefix).await?;
+        self.cursor = page.next;
+        Ok(Some(page.keys.into_iter().map(|found| found.key).collect()))
+    }
 }
 
 async fn scan(
@@ -93,6 +122,7 @@ async fn scan(
             _ => return Err(SYNTAX.into()),
         }
     }
+    let parsed = Pattern::parse(pattern)?;
     let mut next = match cursor {
         0 => Some(ScanCursor::default()),
         number => Some(cx.shared.cursors.cursor(number).ok_or(
@@ -108,8 +138,11 @@ async fn scan(
         let page = store.table().asynch().scan_page(from, glob::literal_prefix(pattern)).await?;
         looked += page.keys.len();
         pages += 1;
-        let keys = page.keys.into_iter().map(|found| found.key);
-        found.extend(keys.filter(|key| is_wanted && glob::matches(pattern, key)));
+        for key in page.keys.into_iter().map(|found| found.key) {
+            if is_wanted && parsed.matches(&key, cx.pace()).await {
+                found.push(key);
+            }
+        }
         next = page.next;
     }
     let next = next.map_or(0, |cursor| cx.shared.cursors.number(cursor));
@@ -128,6 +161,7 @@ async fn random_key(
 ) -> Result<(), Failure> {
     let (mut cursor, mut rounds) = (cx.random.take(), 0);
     while rounds < 2 {
+        cx.pace().breathe().await;
         let page = store.table().asynch().scan_page(&cursor, b"").await?;
         rounds += usize::from(page.next.is_none());
         cursor = page.next.unwrap_or_default();

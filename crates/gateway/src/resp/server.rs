@@ -3,9 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::connection::{help, subcommand, wrong_subcommand};
+use super::glob::Pattern;
+use super::info;
 use super::options::{SYNTAX, is, number};
 use super::reply::Reply;
-use super::{glob, info};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::store::Store;
@@ -28,7 +29,7 @@ pub(super) async fn execute(
             let text = info::text(cx, &request[1..]).await?;
             reply.verbatim(&text);
         }
-        "config" => config(cx, request, reply)?,
+        "config" => config(cx, request, reply).await?,
         "slowlog" => slowlog(cx, request, reply)?,
         "memory" => memory(store, request, reply).await?,
         other => unreachable!("{other} is a command about the gateway"),
@@ -57,15 +58,18 @@ fn parameters(cx: &Context<'_>) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn config(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
+async fn config(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), Failure> {
     match (subcommand(request).as_str(), &request[2..]) {
         ("get", patterns @ [_, ..]) => {
-            let matches = |name: &str| {
-                let is_match = |p: &&[u8]| glob::matches(&p.to_ascii_lowercase(), name.as_bytes());
-                patterns.iter().any(is_match)
-            };
-            let mut found = parameters(cx);
-            found.retain(|(name, _)| matches(name));
+            let (mut rest, mut found) = (parameters(cx), Vec::new());
+            for pattern in patterns {
+                let pattern = Pattern::parse(&pattern.to_ascii_lowercase())?;
+                for parameter in std::mem::take(&mut rest) {
+                    let is_one = pattern.matches(parameter.0.as_bytes(), cx.pace()).await;
+                    if is_one { &mut found } else { &mut rest }.push(parameter);
+                }
+            }
+            found.sort_unstable();
             reply.map(found.len());
             for (name, value) in found {
                 reply.bulk(name.as_bytes());
@@ -155,9 +159,9 @@ async fn memory(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
                 [word, count] if is(word, "samples") => _ = number(count)?,
                 _ => return Err(SYNTAX.into()),
             }
-            match store.get(key).await? {
+            match store.read(key, |item| item.map(|item| item.data.len())).await? {
                 // An index slot, the entry's header, key and bytes.
-                Some(item) => reply.integer((8 + 16 + key.len() + item.data().len()) as i64),
+                Some(len) => reply.integer((8 + 16 + key.len() + len) as i64),
                 None => reply.null(),
             }
         }

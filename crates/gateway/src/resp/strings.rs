@@ -5,12 +5,14 @@ use std::time::SystemTime;
 
 use super::options::{SYNTAX, Unit, is, number};
 use super::reply::Reply;
+use super::transaction::TOO_LONG;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
 use crate::gets::{Format, Found};
 use crate::item::{self, Traits};
-use crate::store::{Change, Expires, Item, Store};
+use crate::limits::EXEC_BYTES_MAX;
+use crate::store::{Change, Expires, Item, Store, View};
 
 pub(super) async fn execute(
     cx: &Context<'_>,
@@ -47,29 +49,38 @@ pub(super) async fn execute(
         "getex" => getex(cx, store, request, reply).await?,
         "mget" => {
             reply.array(request.len() - 1);
+            // Only a transaction has it executed like that.
+            let start = reply.bytes.len();
             for key in &request[1..] {
+                cx.pace().breathe().await;
+                if reply.bytes.len() - start > EXEC_BYTES_MAX {
+                    return Err(TOO_LONG.into());
+                }
                 get(cx, store, key, reply).await?;
             }
         }
         "mset" => mset(store, request, reply).await?,
         "msetnx" => msetnx(store, request, reply).await?,
         "strlen" => {
-            let item = store.get(key).await?;
-            reply.integer(item.map_or(0, |item| item.data().len() as i64));
+            let len = store.read(key, |item| item.map_or(0, |item| item.data.len())).await?;
+            reply.integer(len as i64);
         }
         "append" => {
             let append = |item: Option<&Item>| {
-                let data = [item.map_or(&[][..], Item::data), request[2]].concat();
-                let len = data.len();
-                Ok((Change::bytes(item, data), len))
+                let (at, part) = (item.map_or(0, |item| item.data().len()), request[2].to_vec());
+                let len = at + part.len();
+                Ok((Change::Patch { at, part }, len))
             };
-            reply.integer(store.update(key, append).await?.0 as i64);
+            let appended = store.update_longer(key, request[2].len(), append).await?.0;
+            reply.integer(appended as i64);
         }
         "getrange" | "substr" => {
             let (first, last) = (number(request[2])?, number(request[3])?);
-            let item = store.get(key).await?;
-            let data = item.as_ref().map_or(&[][..], Item::data);
-            reply.bulk(range(data.len(), first, last).map_or(&[], |range| &data[range]));
+            let part = |item: Option<View<'_>>| {
+                let data = item.map_or(&[][..], |item| item.data);
+                reply.bulk(range(data.len(), first, last).map_or(&[], |range| &data[range]));
+            };
+            store.read(key, part).await?;
         }
         "setrange" => set_range(cx, store, request, reply).await?,
         other => unreachable!("{other} is a command on strings"),
@@ -88,10 +99,11 @@ pub(super) async fn get(
     key: &[u8],
     reply: &mut Reply<'_>,
 ) -> Result<(), Failure> {
-    let item = store.get(key).await?;
-    count_hit(cx, item.is_some());
-    reply.value(item.as_ref().map(Item::data));
-    Ok(())
+    let get = |item: Option<View<'_>>| {
+        count_hit(cx, item.is_some());
+        reply.value(item.map(|item| item.data));
+    };
+    store.read(key, get).await
 }
 
 /// The answers to GETs.
@@ -219,9 +231,7 @@ async fn getex(
         let Some(item) = item else { return Ok((Change::Keep, None)) };
         let change = match (expires, item.expires_at) {
             (Expires::Never, None) => Change::Keep,
-            (expires, _) => {
-                Change::Put { data: item.data().to_vec(), traits: item.traits, expires }
-            }
+            (expires, _) => Change::Expire(expires),
         };
         Ok((change, Some(item.clone())))
     };
@@ -302,16 +312,14 @@ async fn set_range(
         return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
     }
     let set = |item: Option<&Item>| {
-        let mut data = item.map_or_else(Vec::new, |item| item.data().to_vec());
+        let len = item.map_or(0, |item| item.data().len());
         if part.is_empty() {
-            return Ok((Change::Keep, data.len()));
+            return Ok((Change::Keep, len));
         }
-        data.resize(data.len().max(end), 0);
-        data[offset..end].copy_from_slice(part);
-        let len = data.len();
-        Ok((Change::bytes(item, data), len))
+        Ok((Change::Patch { at: offset, part: part.to_vec() }, len.max(end)))
     };
-    reply.integer(store.update(request[1], set).await?.0 as i64);
+    let longer = if part.is_empty() { 0 } else { end };
+    reply.integer(store.update_longer(request[1], longer, set).await?.0 as i64);
     Ok(())
 }
 

@@ -9,22 +9,33 @@
 //! EXEC is an error, unless a watched key has changed.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::time::Instant;
 
 use loch::Version;
 
+use super::options::number;
 use super::table::{Command, Family};
-use super::{Reply, Session, execute_data, execute_other, tell};
+use super::{HELD, Reply, Session, execute_data, execute_other, tell};
 use crate::clients::Client;
 use crate::context::Context;
+use crate::copies::{Copies, Share};
 use crate::failure::Failure;
-use crate::limits::{EXEC_BYTES_MAX, QUEUED_BYTES_MAX, QUEUED_MAX, UPDATE_TIME};
+use crate::limits::{
+    EXEC_BYTES_MAX, OUTPUT_BYTES, QUEUED_ALL_BYTES_MAX, QUEUED_BYTES_MAX, QUEUED_FREE_BYTES,
+    QUEUED_MAX, UPDATE_TIME, WATCHED_MAX,
+};
 use crate::store::Store;
 
 const SEVERAL_KEYS: &str = "ERR EXEC after WATCH is atomic on one key only in this gateway: watch the key that all commands \
      of the transaction change, and no other one";
 
-const TOO_LONG: &str = "ERR the answers of the transaction are too long: this command was not \
+const TOO_MANY: &str = "ERR the transaction has too many commands, or too long ones";
+
+const NO_ROOM: &str =
+    "OOM the transactions of all clients have too many commands, or too long ones";
+
+pub(super) const TOO_LONG: &str = "ERR the answers of the transaction are too long: this command was not \
                         executed";
 
 /// A command that waits for EXEC, and its arguments.
@@ -35,12 +46,38 @@ type Queued = (&'static Command, Vec<Vec<u8>>);
 pub(super) struct Transaction {
     /// The commands so far, after MULTI.
     queue: Option<Vec<Queued>>,
+    /// The bytes of the commands and of the watched keys.
     bytes: usize,
+    /// Their part of what the gateway has for all.
+    share: Option<Share>,
     has_failed: bool,
-    watched: Vec<(Vec<u8>, Option<Version>)>,
+    watched: HashMap<Vec<u8>, Option<Version>>,
 }
 
+/// What an argument or a key takes besides its bytes.
+const OVERHEAD: usize = 64;
+
 impl Transaction {
+    /// Takes memory for so many bytes more, if there is enough for them.
+    fn take(&mut self, copies: &Copies, more: usize) -> Result<(), &'static str> {
+        if self.bytes + more > QUEUED_BYTES_MAX {
+            return Err(TOO_MANY);
+        }
+        let after = self.bytes + more;
+        let taken = self.share.as_ref().map_or(0, Share::bytes);
+        // A little is anybody's, so those who have much hold up nobody else.
+        if after > QUEUED_FREE_BYTES && after > taken {
+            // Some at a time: it is shared by all threads.
+            let part = QUEUED_FREE_BYTES.max(after - taken);
+            let share = self.share.get_or_insert_with(|| Share::of(&copies.queued));
+            if !share.grow(part, QUEUED_ALL_BYTES_MAX) {
+                return Err(NO_ROOM);
+            }
+        }
+        self.bytes = after;
+        Ok(())
+    }
+
     pub fn is_open(&self) -> bool {
         self.queue.is_some()
     }
@@ -58,16 +95,18 @@ impl Transaction {
 
     pub fn queue(
         &mut self,
+        copies: &Copies,
         command: &'static Command,
         request: &[&[u8]],
     ) -> Result<(), &'static str> {
-        let bytes: usize = request.iter().map(|argument| argument.len() + 32).sum();
-        let queue = self.queue.as_mut().expect("a transaction is open");
-        if queue.len() >= QUEUED_MAX || self.bytes + bytes > QUEUED_BYTES_MAX {
+        let bytes = request.iter().map(|argument| argument.len() + OVERHEAD).sum::<usize>();
+        let has_room = self.queue.as_ref().is_some_and(|queue| queue.len() < QUEUED_MAX);
+        let taken = if has_room { self.take(copies, bytes + OVERHEAD) } else { Err(TOO_MANY) };
+        if taken.is_err() {
             self.has_failed = true;
-            return Err("ERR the transaction has too many commands, or too long ones");
+            return taken;
         }
-        self.bytes += bytes;
+        let queue = self.queue.as_mut().expect("a transaction is open");
         queue.push((command, request.iter().map(|argument| argument.to_vec()).collect()));
         Ok(())
     }
@@ -101,16 +140,23 @@ impl Session {
                     return Err("ERR WATCH inside MULTI is not allowed".into());
                 }
                 for key in &request[1..] {
-                    if self.transaction.watched.iter().any(|(watched, _)| watched == key) {
+                    cx.pace().breathe().await;
+                    let transaction = &mut self.transaction;
+                    if transaction.watched.contains_key(*key) {
                         continue;
                     }
-                    let version = cx.store.get(key).await?.map(|item| item.version);
-                    self.transaction.watched.push((key.to_vec(), version));
+                    if transaction.watched.len() == WATCHED_MAX {
+                        return Err("ERR this client watches too many keys".into());
+                    }
+                    transaction.take(&cx.shared.copies, key.len() + OVERHEAD)?;
+                    let version = version(cx, key).await?;
+                    transaction.watched.insert(key.to_vec(), version);
                 }
                 self.reply(output).ok();
             }
             "unwatch" => {
-                self.transaction.watched.clear();
+                // A transaction is not open: it would have queued the command.
+                self.transaction = Transaction::default();
                 self.reply(output).ok();
             }
             "exec" => return self.exec((cx, client), output).await,
@@ -124,23 +170,34 @@ impl Session {
         (cx, client): (&Context<'_>, &Client),
         output: &mut Vec<u8>,
     ) -> Result<(), Failure> {
-        let Transaction { queue, has_failed, watched, .. } = std::mem::take(&mut self.transaction);
+        // Its memory is given back when it has ended.
+        let transaction = std::mem::take(&mut self.transaction);
+        let Transaction { queue, has_failed, watched, share: _share, .. } = transaction;
         let queue = queue.ok_or("ERR EXEC without MULTI")?;
         if has_failed {
             return Err("EXECABORT Transaction discarded because of previous errors.".into());
         }
         let mut reply = self.reply(output);
         let mut keys: Vec<&[u8]> = Vec::new();
+        let mut longer = 0;
         for (command, request) in &queue {
+            cx.pace().breathe().await;
             keys.extend(command.keys(request.len()).map(|key| &*request[key]));
+            // Of one key there may be a hundred thousand.
+            if keys.len() > 1 && keys[keys.len() - 2] == keys[keys.len() - 1] {
+                keys.pop();
+            }
+            longer += grows_by(command, request);
         }
+        let longer = longer.min(cx.shared.value_bytes_max as usize);
         keys.sort_unstable();
         keys.dedup();
         let is_of_one_key = keys.len() == 1 && queue.iter().all(|(c, _)| c.family.is_of_data());
-        if let ([(key, version)], true) = (&watched[..], is_of_one_key)
-            && *key == keys[0]
+        let watches_it = watched.len() == 1 && is_of_one_key;
+        if let Some(version) = watched.get(keys.first().copied().unwrap_or_default())
+            && watches_it
         {
-            let draft = RefCell::new(cx.store.draft(key).await?);
+            let draft = RefCell::new(cx.store.draft(keys[0], longer).await?);
             if draft.borrow().base() != *version {
                 reply.null_array();
                 return Ok(());
@@ -156,8 +213,9 @@ impl Session {
             }
             return Ok(());
         }
-        for (key, version) in &watched {
-            if cx.store.get(key).await?.map(|item| item.version) != *version {
+        for (key, watched) in &watched {
+            cx.pace().breathe().await;
+            if version(cx, key).await? != *watched {
                 reply.null_array();
                 return Ok(());
             }
@@ -171,7 +229,7 @@ impl Session {
         }
         let until = Instant::now() + UPDATE_TIME;
         while Instant::now() < until {
-            let draft = RefCell::new(cx.store.draft(keys[0]).await?);
+            let draft = RefCell::new(cx.store.draft(keys[0], longer).await?);
             let start = reply.bytes.len();
             execute_queue((cx, client), cx.store.on(&draft), &queue, &mut reply).await;
             let done = cx.store.commit(draft.into_inner()).await;
@@ -185,6 +243,22 @@ impl Session {
     }
 }
 
+/// The version of a key's item, if there is one.
+async fn version(cx: &Context<'_>, key: &[u8]) -> Result<Option<Version>, Failure> {
+    cx.store.read(key, |item| item.map(|item| item.version)).await
+}
+
+/// The most bytes by which a command makes an item longer.
+fn grows_by(command: &Command, request: &[Vec<u8>]) -> usize {
+    let place = || number(&request[2]).ok().and_then(|at| usize::try_from(at).ok()).unwrap_or(0);
+    match command.name {
+        "setbit" => place() / 8 + 1,
+        "setrange" => place().saturating_add(request[3].len()),
+        // What it puts is in the request.
+        _ => request.iter().skip(2).map(Vec::len).sum(),
+    }
+}
+
 async fn execute_queue(
     (cx, client): (&Context<'_>, &Client),
     store: Store<'_>,
@@ -192,10 +266,19 @@ async fn execute_queue(
     reply: &mut Reply<'_>,
 ) {
     let start = reply.bytes.len();
+    // Others see that these answers are held, before the client can take any.
+    let mut held = Share::of(&cx.shared.copies.held);
     reply.array(queue.len());
     for (command, request) in queue {
-        if reply.bytes.len() - start > EXEC_BYTES_MAX {
+        cx.pace().breathe().await;
+        let len = reply.bytes.len() - start;
+        held.set(len.saturating_sub(OUTPUT_BYTES));
+        if len > EXEC_BYTES_MAX {
             tell(cx, Err(TOO_LONG.into()), reply);
+            continue;
+        }
+        if len > OUTPUT_BYTES && !cx.shared.copies.may_hold() {
+            tell(cx, Err(HELD.into()), reply);
             continue;
         }
         let request: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();

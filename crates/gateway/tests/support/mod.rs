@@ -31,9 +31,13 @@ pub fn gateway_with(config: GatewayConfig) -> Ours {
 
 /// A gateway to a table of an engine.
 pub fn gateway_to(engine: &str, config: GatewayConfig) -> Ours {
-    let folder = tempfile::tempdir().unwrap();
     let table = TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() };
-    let nodes = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+    gateway_of(EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() }, config)
+}
+
+/// A gateway to these nodes.
+pub fn gateway_of(nodes: EmbeddedConfig, config: GatewayConfig) -> Ours {
+    let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::embedded(nodes).unwrap();
     let at = |name: &str| vec![Address::Unix(folder.path().join(name))];
     let config = GatewayConfig { resp: at("resp"), memcached: at("memcached"), ..config };
@@ -165,6 +169,18 @@ impl Client {
                 return self.bytes.drain(..=end).collect();
             }
             self.read_more();
+        }
+    }
+
+    /// Takes so many bytes, whatever they are.
+    pub fn skip(&mut self, mut count: usize) {
+        while count > 0 {
+            if self.bytes.is_empty() {
+                self.read_more();
+            }
+            let taken = count.min(self.bytes.len());
+            self.bytes.drain(..taken);
+            count -= taken;
         }
     }
 

@@ -1,0 +1,177 @@
+//! How the turns of a thread share its time.
+//!
+//! A thread polls all turns that are under way in rounds, and looks at its sockets between them. So
+//! nobody waits longer than a round takes, if two rules hold: work that goes on without an end in
+//! sight stops for the round after a moment ([`Pace::breathe`]), and a round has few steps that
+//! take long by themselves, as copying a long value does ([`Pace::step`]).
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::Poll;
+
+use quanta::Instant;
+
+use crate::limits::{SLICE, STEP_BYTES};
+
+/// The rounds of a thread.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    began: Cell<Instant>,
+    /// Bytes of the long steps of this round.
+    stepped: Cell<usize>,
+    waiting: Queue,
+}
+
+/// Numbers of those who wait, first come first served.
+#[derive(Debug, Default)]
+struct Queue {
+    last: Cell<u64>,
+    numbers: RefCell<VecDeque<u64>>,
+}
+
+/// A place in the queue, until this is dropped.
+struct Place<'a> {
+    queue: &'a Queue,
+    number: u64,
+}
+
+impl Queue {
+    fn enter(&self) -> Place<'_> {
+        let number = self.last.get() + 1;
+        self.last.set(number);
+        self.numbers.borrow_mut().push_back(number);
+        Place { queue: self, number }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.queue.numbers.borrow_mut().retain(|number| *number != self.number);
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            began: Cell::new(Instant::now()),
+            stepped: Cell::default(),
+            waiting: Queue::default(),
+        }
+    }
+}
+
+impl Pace {
+    /// All turns are polled again from here on.
+    pub fn begin_round(&self) {
+        self.began.set(Instant::now());
+        self.stepped.set(0);
+    }
+
+    /// Goes on in the next round, if this one has taken a moment already.
+    #[inline]
+    pub async fn breathe(&self) {
+        if self.began.get().elapsed() >= SLICE {
+            self.next_round().await;
+        }
+    }
+
+    /// Goes on in the next round.
+    async fn next_round(&self) {
+        let mut has_waited = false;
+        poll_fn(|lanes| {
+            if std::mem::replace(&mut has_waited, true) {
+                return Poll::Ready(());
+            }
+            lanes.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Waits for a round that has room for a step over so many bytes, which the caller makes then.
+    pub async fn step(&self, bytes: usize) {
+        if self.waiting.numbers.borrow().is_empty() && self.has_room(bytes) {
+            return;
+        }
+        let place = self.waiting.enter();
+        poll_fn(|lanes| {
+            let is_first = self.waiting.numbers.borrow().front() == Some(&place.number);
+            if is_first && self.has_room(bytes) {
+                return Poll::Ready(());
+            }
+            lanes.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// A step was made that nobody knew to be one.
+    pub fn stepped(&self, bytes: usize) {
+        self.stepped.set(self.stepped.get() + bytes);
+    }
+
+    /// Whether a step fits into this round, which has it then. The first one does in any case.
+    fn has_room(&self, bytes: usize) -> bool {
+        let stepped = self.stepped.get();
+        let has_room = stepped == 0 || stepped + bytes <= STEP_BYTES;
+        self.stepped.set(if has_room { stepped + bytes } else { stepped });
+        has_room
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn a_round_has_one_long_step_and_those_who_wait_for_it_come_one_after_the_other() {
+        let (pace, done) = (Pace::default(), RefCell::new(Vec::new()));
+        let steps = |number: usize| {
+            let (pace, done) = (&pace, &done);
+            Box::pin(async move {
+                for _ in 0..3 {
+                    pace.step(STEP_BYTES).await;
+                    done.borrow_mut().push(number);
+                }
+            }) as Pin<Box<dyn Future<Output = ()> + '_>>
+        };
+        let mut turns: Vec<_> = (0..4).map(steps).collect();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut round = |turns: &mut Vec<Pin<Box<dyn Future<Output = ()> + '_>>>| {
+            pace.begin_round();
+            let before = done.borrow().len();
+            turns.retain_mut(|turn| turn.as_mut().poll(&mut cx).is_pending());
+            assert!(done.borrow().len() <= before + 1);
+        };
+        (0..3).for_each(|_| round(&mut turns));
+        assert_eq!(*done.borrow(), [0, 0, 1]);
+        // One that is given up makes room for the next.
+        drop(turns.remove(3));
+        while !turns.is_empty() {
+            round(&mut turns);
+        }
+        assert_eq!(*done.borrow(), [0, 0, 1, 2, 0, 1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn work_goes_on_within_its_round_until_that_has_taken_a_moment() {
+        let pace = Pace::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut work = Box::pin(async {
+            loop {
+                pace.breathe().await;
+            }
+        });
+        for _ in 0..3 {
+            pace.begin_round();
+            let began = Instant::now();
+            assert!(work.as_mut().poll(&mut cx).is_pending());
+            assert!(began.elapsed() >= SLICE);
+        }
+    }
+}
