@@ -172,17 +172,19 @@ fn flags_of(client: &mut Client, verb: &str) -> BTreeSet<char> {
             verb => format!("{verb} none {letter}0\r\n"),
         };
         let answer = client.memcached_answer(request.as_bytes());
-        !support::text(&answer).contains("invalid flag")
+        let answer = support::text(&answer);
+        !["invalid flag", "invalid or duplicate flag"].iter().any(|error| answer.contains(error))
     };
     letters.filter(is_known).collect()
 }
 
-/// The flags of memcached's proto_text that its meta commands take, by command.
+/// The flags of memcached's proto_text, all of which its meta commands take, and those of newer
+/// versions, by command.
 const FLAGS: [(&str, &str); 4] = [
-    ("mg", "bcfhklOqstvENRT"),
-    ("ms", "bckOqFIMTCEN"),
-    ("md", "bkOqCEITx"),
-    ("ma", "bckOqtvCEDJMNT"),
+    ("mg", "bcfhklqstuvCDEFIJLMNOPRT"),
+    ("ms", "bcfhklqstuvCDEFIJLMNOPRT"),
+    ("md", "bcfhklqstuvxCDEFIJLMNOPRT"),
+    ("ma", "bcfhklqstuvCDEFIJLMNOPRT"),
 ];
 
 #[test]

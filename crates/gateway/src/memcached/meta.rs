@@ -1,16 +1,13 @@
-//! The meta commands: one letter for each thing that a client wants or wants to know.
+//! The meta commands.
 
 use std::time::SystemTime;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use loch::Version;
 
-use super::request::{self, Data, number};
+use super::flags::{Meta, is_short};
+use super::request::Data;
 use super::text::numeric;
-use super::{
-    BAD_LINE, Request, TOO_LARGE, expires, line, replace, seconds_left, tell, write_value,
-};
+use super::{BAD_LINE, Request, TOO_LARGE, line, replace, seconds_left, tell, write_value};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
@@ -20,18 +17,6 @@ use crate::limits::MEMCACHED_KEY_BYTES;
 use crate::output::Output;
 use crate::store::{Change, Expires, Item};
 use crate::uses::{Use, Uses};
-
-const INVALID_FLAG: &str = "CLIENT_ERROR invalid flag";
-const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
-
-/// A command's key and flags.
-struct Meta<'a> {
-    key: Vec<u8>,
-    /// The key as it was given.
-    given: &'a [u8],
-    is_base64: bool,
-    flags: Vec<(u8, &'a [u8])>,
-}
 
 /// What a command did, and the item after it.
 struct Outcome {
@@ -64,31 +49,36 @@ pub(super) async fn execute(
     output: &mut Vec<u8>,
 ) -> Result<(), Failure> {
     let words = request.words;
+    if words[0] == b"me" {
+        return debug(cx, &Meta::of_debug(words)?, output).await;
+    }
     if words.len() < 2 {
         return Err("ERROR".into());
     }
-    let meta = Meta::of(words);
-    if words[0] == b"ms" {
-        match request.data {
-            Data::Bad => return Err("CLIENT_ERROR bad data chunk".into()),
-            Data::None => return Err(BAD_LINE.into()),
-            Data::TooLarge { .. } => {
-                // As with `replace`, in each mode.
-                if let Ok(meta) = meta {
-                    cx.store.delete(&meta.key).await?;
-                }
-                return Err(TOO_LARGE.into());
-            }
-            Data::Block(_) => (),
-        }
+    if words[0] == b"ms" && request.data == Data::None {
+        return Err(BAD_LINE.into());
     }
-    let meta = meta?;
+    let meta = Meta::of(words)?;
+    let mode = meta.token(b'M').map_or(0, |token| token[0]);
+    let modes: &[u8] = if words[0] == b"ms" { b"\0SEAPR" } else { b"\0I+D-" };
+    if matches!(words[0], b"ms" | b"ma") && !modes.contains(&mode) {
+        let verb = String::from_utf8_lossy(words[0]);
+        return Err(format!("CLIENT_ERROR invalid mode for {verb} M token").into());
+    }
+    meta.check_opaque()?;
     let outcome = match words[0] {
         b"mg" => get(cx, &meta).await?,
-        b"ms" => set(cx, &meta, request.data).await?,
+        b"ms" => match request.data {
+            Data::Block(data) => set(cx, &meta, mode, data).await?,
+            Data::TooLarge { .. } => {
+                // As with `replace`, in each mode.
+                cx.store.delete(&meta.key).await?;
+                return Err(TOO_LARGE.into());
+            }
+            _ => return Err("CLIENT_ERROR bad data chunk".into()),
+        },
         b"md" => delete(cx, &meta).await?,
-        b"ma" => count(cx, &meta).await?,
-        _ => return debug(cx, &meta, output).await,
+        _ => count(cx, &meta, mode).await?,
     };
     meta.answer(words[0], &outcome, output);
     Ok(())
@@ -101,7 +91,9 @@ pub(super) async fn get_in_place<'t>(
     words: &[&[u8]],
     output: &mut Output<'t>,
 ) -> Option<usize> {
-    let meta = Meta::of(words).ok().filter(|meta| !b"TNR".iter().any(|flag| meta.has(*flag)))?;
+    let only_reads = |meta: &Meta<'_>| !b"TNR".iter().any(|flag| meta.has(*flag));
+    let meta = Meta::of(words).ok().filter(only_reads)?;
+    meta.check_opaque().ok()?;
     let counters = &cx.figures().counters;
     let value = match cx.store.table().asynch().pin(&meta.key).await {
         Ok(Some(value)) => value,
@@ -124,92 +116,19 @@ pub(super) async fn get_in_place<'t>(
     let found = Found { traits, version: value.version(), len: data.len() };
     let uses = cx.store.uses();
     let facts = Facts::of_found(&found, value.expires_at(), uses.of(found.version));
-    uses.read(found.version);
+    if !meta.has(b'u') {
+        uses.read(found.version);
+    }
     meta.head("HD", Some(&facts), &mut output.bytes);
     output.bytes.extend_from_slice(b"\r\n");
-    if !meta.has(b'v') {
+    if !meta.tells(b'v') {
         return Some(0);
     }
     write_value(&meta.key, value, found.len, b"\r\n", output);
     Some(found.len)
 }
 
-impl<'a> Meta<'a> {
-    /// Of the words of a command.
-    fn of(words: &[&'a [u8]]) -> Result<Self, Failure> {
-        let (rest, known): (_, &[u8]) = match words[0] {
-            b"mg" => (words.get(2..), b"bcfhklOqstvENRT"),
-            b"ms" => (words.get(3..), b"bckOqFIMTCEN"),
-            b"md" => (words.get(2..), b"bkOqCEITx"),
-            b"ma" => (words.get(2..), b"bckOqtvCEDJMNT"),
-            _ => (words.get(2..), b"b"),
-        };
-        Self::parse(words.get(1).copied(), rest.unwrap_or_default(), known)
-    }
-
-    fn parse(key: Option<&'a [u8]>, words: &[&'a [u8]], known: &[u8]) -> Result<Self, Failure> {
-        let given = key.filter(|key| key.len() <= MEMCACHED_KEY_BYTES).ok_or(BAD_LINE)?;
-        let mut flags: Vec<(u8, &[u8])> = Vec::with_capacity(words.len());
-        for word in words {
-            let (flag, token) = word.split_first().expect("a word has a letter");
-            if !known.contains(flag) {
-                return Err(INVALID_FLAG.into());
-            }
-            if flags.iter().any(|(other, _)| other == flag) {
-                return Err("CLIENT_ERROR duplicate flag".into());
-            }
-            flags.push((*flag, token));
-        }
-        let is_base64 = flags.iter().any(|(flag, _)| *flag == b'b');
-        let key = match is_base64 {
-            false => given.to_vec(),
-            true => BASE64_STANDARD
-                .decode(given)
-                .ok()
-                .filter(|key| !key.is_empty())
-                .ok_or("CLIENT_ERROR error decoding key")?,
-        };
-        Ok(Self { key, given, is_base64, flags })
-    }
-
-    fn token(&self, flag: u8) -> Option<&'a [u8]> {
-        self.flags.iter().find(|(other, _)| *other == flag).map(|(_, token)| *token)
-    }
-
-    fn has(&self, flag: u8) -> bool {
-        self.token(flag).is_some()
-    }
-
-    fn number<T: std::str::FromStr>(&self, flag: u8) -> Result<Option<T>, Failure> {
-        Ok(self.token(flag).map(|token| number(token).ok_or(BAD_TOKEN)).transpose()?)
-    }
-
-    fn expiry(&self, flag: u8) -> Result<Option<Expires>, Failure> {
-        Ok(self.number(flag)?.map(expires))
-    }
-
-    /// The expiry of an item where a flag stands, or behind all flags if it does not: as memcached,
-    /// one flag after the other is done.
-    fn expiry_at(&self, flag: u8, before: Expires, is_new: bool) -> Expires {
-        let ahead = self.flags.iter().take_while(|(other, _)| *other != flag);
-        let changes = ahead.filter(|(flag, _)| *flag == b'T' || *flag == b'N' && is_new);
-        let last = changes.last().and_then(|(_, token)| number(token));
-        last.map_or(before, expires)
-    }
-
-    /// The expiry that a command leaves, and the one that its `t` tells.
-    fn expiries(&self, before: Expires, is_new: bool) -> (Expires, Expires) {
-        let [after, told] = [0, b't'].map(|flag| self.expiry_at(flag, before, is_new));
-        (after, told)
-    }
-
-    /// Of the client flags and the CAS unique that a command gives an item.
-    fn traits(&self) -> Result<Traits, Failure> {
-        let flags = self.token(b'F').map_or(Some(0), request::flags).ok_or(BAD_LINE)?;
-        let cas = self.number(b'E')?;
-        Ok(Traits { flags, cas, ..Traits::default() })
-    }
-
+impl Meta<'_> {
     fn answer(&self, verb: &[u8], outcome: &Outcome, output: &mut Vec<u8>) {
         let Outcome { code, item, used, is_won, was_won, is_new } = outcome;
         let is_quiet = match verb {
@@ -221,14 +140,18 @@ impl<'a> Meta<'a> {
         if is_quiet && self.has(b'q') {
             return;
         }
-        let facts = item.as_ref().map(|item| Facts::of(item, *used));
+        let facts = match item {
+            Some(item) => Some(Facts::of(item, *used)),
+            // As with memcached: nothing was stored, and the CAS unique is 0.
+            None => (verb == b"ms").then(Facts::default),
+        };
         self.head(code, facts.as_ref(), output);
         if let Some(item) = item.as_ref().filter(|_| verb == b"mg") {
             let marks = [(*was_won, " Z"), (item.traits.is_stale, " X"), (*is_won, " W")];
             marks.iter().filter(|(is, _)| *is).for_each(|(_, mark)| output.extend(mark.bytes()));
         }
         output.extend_from_slice(b"\r\n");
-        if let Some(item) = item.as_ref().filter(|_| self.has(b'v')) {
+        if let Some(item) = item.as_ref().filter(|_| self.tells(b'v')) {
             output.extend_from_slice(item.data());
             output.extend_from_slice(b"\r\n");
         }
@@ -236,17 +159,18 @@ impl<'a> Meta<'a> {
 
     /// The code, or the length of the value, and what the flags add.
     fn head(&self, code: &str, item: Option<&Facts>, output: &mut Vec<u8>) {
-        match item.filter(|_| self.has(b'v')) {
+        match item.filter(|_| self.tells(b'v')) {
             Some(item) => output.extend(format!("VA {}", item.len).bytes()),
             None => output.extend_from_slice(code.as_bytes()),
         }
-        for (flag, token) in &self.flags {
+        for (flag, token) in self.flags.iter().filter(|(flag, _)| self.tells(*flag)) {
             answer_flag(*flag, token, (self.given, self.is_base64), item, output);
         }
     }
 }
 
 /// What flags tell of an item.
+#[derive(Default)]
 struct Facts {
     flags: u32,
     cas: u64,
@@ -309,7 +233,10 @@ impl<'a> PlainGet<'a> {
     /// The words of a request as such an `mg`, if they are one.
     pub fn of(words: &'a [&'a [u8]]) -> Option<Self> {
         let [b"mg", key, flags @ ..] = words else { return None };
-        let is_plain = |flag: &&[u8]| b"vkcfsOqhl".contains(&flag[0]);
+        let is_plain = |flag: &&[u8]| match flag[0] {
+            b'O' => is_short(&flag[1..]),
+            flag => b"vkcfsqhl".contains(&flag),
+        };
         let repeats = |at: usize| flags[..at].iter().any(|flag| flag[0] == flags[at][0]);
         let fits = key.len() <= MEMCACHED_KEY_BYTES
             && flags.iter().all(is_plain)
@@ -356,16 +283,17 @@ impl Format for Values<'_> {
     }
 }
 
-/// The item as an update has left it.
+/// The item as an update has left it. One whose time has passed is gone, and told all the same.
 fn after(item: Option<Item>, version: Option<Version>) -> Option<Item> {
     let mut item = item?;
-    item.version = version?;
+    item.version = version.unwrap_or(item.version);
     Some(item)
 }
 
 async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
-    let (touched, vivified) = (meta.expiry(b'T')?, meta.expiry(b'N')?);
-    let (recached_s, own_cas) = (meta.number::<i64>(b'R')?, meta.number(b'E')?);
+    let (touched, vivified) = (meta.expiry(b'T'), meta.expiry(b'N'));
+    let recached_s = meta.expiry(b'R').map(|until| until.time().map_or(0, seconds_left));
+    let own_cas = meta.number(b'E');
     let changes = touched.is_some() || vivified.is_some() || recached_s.is_some();
     let (counters, uses) = (&cx.figures().counters, cx.store.uses());
     let store = cx.store.answers(meta.has(b'v'));
@@ -381,7 +309,9 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
         Some((is_stale, item)) if !is_stale || item.traits.is_won => {
             add(&counters.hits, 1);
             let (was_won, used) = (item.traits.is_won, uses.of(item.version));
-            uses.read(item.version);
+            if !meta.has(b'u') {
+                uses.read(item.version);
+            }
             return Ok(Outcome { was_won, used, ..Outcome::done(Some(item)) });
         }
         _ => (),
@@ -399,7 +329,7 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
         };
         let (was_won, before) = (item.traits.is_won, item.expires_at.into());
         let left_s = meta.expiry_at(b'R', before, false).time().map(seconds_left);
-        let is_due = recached_s.zip(left_s).is_some_and(|(s, left_s)| (left_s as i64) < s);
+        let is_due = recached_s.zip(left_s).is_some_and(|(s, left_s)| left_s < s);
         let is_won = !was_won && (item.traits.is_stale || is_due);
         let traits = Traits { is_won: was_won || is_won, ..item.traits };
         let (expires, told) = meta.expiries(before, false);
@@ -414,22 +344,19 @@ async fn get(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
     };
     let (outcome, version) = store.update(&meta.key, look).await?;
     let is_hit = outcome.item.is_some() && !outcome.is_new;
-    if let Some(version) = version.filter(|_| is_hit) {
+    if let Some(version) = version.filter(|_| is_hit && !meta.has(b'u')) {
         uses.read(version);
     }
     add(if is_hit { &counters.hits } else { &counters.misses }, 1);
     Ok(Outcome { item: after(outcome.item, version), ..outcome })
 }
 
-async fn set(cx: &Context<'_>, meta: &Meta<'_>, data: Data<'_>) -> Result<Outcome, Failure> {
-    let Data::Block(data) = data else { unreachable!("the caller has looked") };
-    let (traits, new) = (meta.traits()?, meta.expiry(b'T')?.unwrap_or(Expires::Never));
-    let (unique, vivified) = (meta.number::<u64>(b'C')?, meta.expiry(b'N')?);
-    let mode = match meta.token(b'M').map(<[u8]>::to_ascii_uppercase).as_deref() {
-        None | Some(b"" | b"S" | b"SET") => b'S',
-        Some([mode @ (b'E' | b'A' | b'P' | b'R'), ..]) => *mode,
-        Some(_) => return Err("CLIENT_ERROR invalid mode for ms M token".into()),
-    };
+async fn set(cx: &Context<'_>, meta: &Meta<'_>, mode: u8, data: &[u8]) -> Result<Outcome, Failure> {
+    let (traits, new) = (meta.traits(), meta.expiry(b'T').unwrap_or(Expires::Never));
+    let vivified = meta.expiry(b'N');
+    let (mode, joins) = (if mode == 0 { b'S' } else { mode }, matches!(mode, b'A' | b'P'));
+    // 0 is no condition where values are joined, and no item's unique elsewhere.
+    let unique = meta.number::<u64>(b'C').filter(|unique| *unique != 0 || !joins);
     add(&cx.figures().counters.sets, 1);
     // Of what is put, the CAS unique alone can be asked for.
     let done = |traits, expires| Outcome::done(Some(Item::new(Vec::new(), traits, expires)));
@@ -440,12 +367,12 @@ async fn set(cx: &Context<'_>, meta: &Meta<'_>, data: Data<'_>) -> Result<Outcom
     }
     let put = |item: Option<&Item>| {
         let differs = unique.zip(item).is_some_and(|(unique, item)| unique != item.cas());
-        let joins = matches!(mode, b'A' | b'P');
+        let stales = meta.has(b'I') && unique != Some(0);
         let refused = match (mode, item) {
             (b'S' | b'R', None) if unique.is_some() => Some("NF"),
             (b'E', Some(_)) | (b'R', None) => Some("NS"),
             (b'A' | b'P', None) if vivified.is_none() => Some("NS"),
-            (_, Some(_)) if differs && (joins || !meta.has(b'I')) => Some("EX"),
+            (_, Some(_)) if differs && (joins || !stales) => Some("EX"),
             _ => None,
         };
         if let Some(code) = refused {
@@ -474,8 +401,8 @@ async fn set(cx: &Context<'_>, meta: &Meta<'_>, data: Data<'_>) -> Result<Outcom
 }
 
 async fn delete(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
-    let (unique, touched) = (meta.number::<u64>(b'C')?, meta.expiry(b'T')?);
-    let own_cas = meta.number(b'E')?;
+    let (unique, touched) = (meta.number::<u64>(b'C'), meta.expiry(b'T'));
+    let own_cas = meta.number(b'E');
     let (stales, clears) = (meta.has(b'I'), meta.has(b'x'));
     if unique.is_none() && !stales && !clears {
         let is_deleted = cx.store.delete(&meta.key).await?;
@@ -502,27 +429,22 @@ async fn delete(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
     Ok(Outcome::refused(cx.store.update(&meta.key, delete).await?.0))
 }
 
-async fn count(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
-    const NO_DELTA: &str = "CLIENT_ERROR invalid or duplicate flag";
-    let number_or = |flag, otherwise: u64| match meta.token(flag) {
-        None => Ok(otherwise),
-        Some(token) => number(token).ok_or(Failure::from(NO_DELTA)),
-    };
-    let (delta, first) = (number_or(b'D', 1)?, number_or(b'J', 0)?);
-    let (unique, vivified) = (meta.number::<u64>(b'C')?, meta.expiry(b'N')?);
-    let (_, own_cas) = (meta.expiry(b'T')?, meta.number(b'E')?);
-    let adds = match meta.token(b'M').and_then(<[u8]>::first) {
-        None | Some(b'I' | b'i' | b'+') => true,
-        Some(b'D' | b'd' | b'-') => false,
-        Some(_) => return Err("CLIENT_ERROR invalid mode for ma M token".into()),
-    };
+async fn count(cx: &Context<'_>, meta: &Meta<'_>, mode: u8) -> Result<Outcome, Failure> {
+    let delta = meta.number::<u64>(b'D').unwrap_or(1);
+    let first = meta.number::<u64>(b'J').unwrap_or(0);
+    // As memcached: 0 is no condition.
+    let unique = meta.number::<u64>(b'C').filter(|unique| *unique != 0);
+    let (vivified, own_cas) = (meta.expiry(b'N'), meta.number(b'E'));
+    let adds = matches!(mode, 0 | b'I' | b'+');
     let count = |item: Option<&Item>| {
         let is_new = item.is_none();
         let (number, traits, before) = match item {
             None if vivified.is_none() => return Ok((Change::Keep, Outcome::refused("NF"))),
             None => (first, Traits { cas: own_cas, ..Traits::default() }, Expires::Never),
             Some(item) => {
-                if unique.is_some_and(|unique| unique != item.cas()) {
+                let differs = unique.is_some_and(|unique| unique != item.cas());
+                // As memcached: an empty item is no number, whatever its unique is.
+                if differs && !item.data().is_empty() {
                     return Ok((Change::Keep, Outcome::refused("EX")));
                 }
                 let before = numeric(item.data())?;
@@ -536,8 +458,9 @@ async fn count(cx: &Context<'_>, meta: &Meta<'_>) -> Result<Outcome, Failure> {
         };
         let (expires, told) = meta.expiries(before, is_new);
         let data = number.to_string().into_bytes();
-        let item = Item::new(data.clone(), traits, told);
-        let outcome = Outcome { is_new, ..Outcome::done(Some(item)) };
+        let mut made = Item::new(data.clone(), traits, told);
+        made.version = item.map_or(made.version, |item| item.version);
+        let outcome = Outcome { is_new, ..Outcome::done(Some(made)) };
         Ok((Change::Put { data, traits, expires }, outcome))
     };
     let (outcome, version) = cx.store.update(&meta.key, count).await?;

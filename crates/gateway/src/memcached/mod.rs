@@ -4,6 +4,7 @@
 //! keys as one batch, `mg` that only read as one batch, `set` and `ms` of plain values and
 //! different keys as one batch, and other commands on different keys side by side.
 
+mod flags;
 mod lists;
 mod meta;
 mod request;

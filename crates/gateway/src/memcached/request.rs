@@ -113,12 +113,49 @@ fn data_len(words: &[&[u8]]) -> Option<u64> {
     };
     let is_right =
         words[0] == b"ms" || flags(words[2]).is_some() && number::<i64>(words[3]).is_some();
-    number(len).filter(|len| *len <= LENGTH_MAX && is_right)
+    let len = u64::try_from(number::<i64>(len)?).ok()?;
+    Some(len).filter(|len| *len <= LENGTH_MAX && is_right)
 }
 
-/// A number in decimal digits.
-pub(crate) fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
-    std::str::from_utf8(word).ok()?.parse().ok()
+/// A number that a word is.
+pub(crate) trait Number: Sized {
+    /// The number of this sign and these digits, unless it has too many bits.
+    fn of(is_negative: bool, digits: u64) -> Option<Self>;
+}
+
+impl Number for i64 {
+    fn of(is_negative: bool, digits: u64) -> Option<Self> {
+        if is_negative { 0i64.checked_sub_unsigned(digits) } else { digits.try_into().ok() }
+    }
+}
+
+impl Number for u64 {
+    /// The C library wraps a negative number round, and memcached refuses only what is large then.
+    fn of(is_negative: bool, digits: u64) -> Option<Self> {
+        let wrapped = digits.wrapping_neg();
+        if is_negative {
+            Some(wrapped).filter(|wrapped| *wrapped as i64 >= 0)
+        } else {
+            Some(digits)
+        }
+    }
+}
+
+/// A number in decimal digits, as the C library reads one: blanks and a sign may stand before the
+/// digits, and anything behind a blank.
+pub(crate) fn number<T: Number>(word: &[u8]) -> Option<T> {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let start = word.iter().position(|byte| !is_blank(byte)).unwrap_or(word.len());
+    let (is_negative, word) = match &word[start..] {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let end = word.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(word.len());
+    let (digits, behind) = word.split_at(end);
+    let ends = behind.first().is_none_or(|byte| *byte == 0 || is_blank(byte));
+    let digits = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    T::of(is_negative, digits).filter(|_| ends)
 }
 
 /// Flags of an item: of more than 32 bits, memcached keeps the low ones.
@@ -135,6 +172,27 @@ mod tests {
     fn parsed(bytes: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
         let mut words = Vec::new();
         (parse(bytes, (true, 1000), 0, &mut words), words)
+    }
+
+    #[test]
+    fn a_number_is_what_the_c_library_reads() {
+        for (word, signed, unsigned) in [
+            ("5", Some(5), Some(5)),
+            ("+5", Some(5), Some(5)),
+            ("\t -0x", None, None),
+            (" \t-7\tx", Some(-7), None),
+            ("-0", Some(0), Some(0)),
+            ("-18446744073709551615", None, Some(1)),
+            ("18446744073709551615", None, Some(u64::MAX)),
+            ("18446744073709551616", None, None),
+            ("-9223372036854775808", Some(i64::MIN), None),
+            ("", None, None),
+            ("+", None, None),
+            ("5x", None, None),
+        ] {
+            assert_eq!(number::<i64>(word.as_bytes()), signed, "{word}");
+            assert_eq!(number::<u64>(word.as_bytes()), unsigned, "{word}");
+        }
     }
 
     #[test]

@@ -37,7 +37,10 @@ pub(super) async fn execute(
         b"touch" => touch(cx, words).await?,
         b"flush_all" => flush_all(cx, words).await?,
         b"version" => &format!("VERSION {VERSION}"),
-        b"verbosity" if words.len() > 1 => "OK",
+        b"verbosity" if matches!(words.len(), 2 | 3) => match number::<i64>(words[1]) {
+            Some(_) => "OK",
+            None => BAD_LINE,
+        },
         b"shutdown" => "ERROR: shutdown not enabled",
         b"cache_memlimit" => {
             "SERVER_ERROR the memory of a table is declared where its node starts: loch serve"
@@ -164,7 +167,10 @@ async fn touch(cx: &Context<'_>, words: &[&[u8]]) -> Result<&'static str, Failur
     let expires = number(words[2]).map(expires).ok_or(BAD_EXPTIME)?;
     add(&cx.figures().counters.touches, 1);
     let touched = cx.store.table().asynch().touch(key, expires.options().expiry).await?;
-    Ok(if touched.is_some() { "TOUCHED" } else { "NOT_FOUND" })
+    let Some(version) = touched else { return Ok("NOT_FOUND") };
+    // As with memcached, a value that is touched is used.
+    cx.store.uses().read(version);
+    Ok("TOUCHED")
 }
 
 /// Storage commands.
@@ -234,10 +240,7 @@ async fn delete(cx: &Context<'_>, words: &[&[u8]]) -> Result<&'static str, Failu
 
 /// The number that an item is.
 pub(super) fn numeric(data: &[u8]) -> Result<u64, Failure> {
-    // A number that became shorter may have spaces behind it.
-    let text = data.trim_ascii_end();
-    let is_number = text.iter().all(u8::is_ascii_digit);
-    number(text).filter(|_| is_number).ok_or_else(|| NON_NUMERIC.into())
+    number(data).ok_or_else(|| NON_NUMERIC.into())
 }
 
 async fn count(cx: &Context<'_>, words: &[&[u8]], output: &mut Vec<u8>) -> Result<(), Failure> {
