@@ -123,6 +123,8 @@ pub const RESERVATION_TIME: Duration = Duration::from_millis(20);
 pub const HTTP_CLIENTS_MAX: usize = 16;
 /// How long such a connection lasts.
 pub const HTTP_CLIENT_TIME: Duration = Duration::from_secs(10);
+/// Clients that a thread accepts at a listener before it goes on with the others.
+pub const ACCEPTS_A_LOOK: usize = 64;
 /// How long nobody is accepted after there were no descriptors left.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a gateway that stops goes on answering what has come.

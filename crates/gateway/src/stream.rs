@@ -20,7 +20,8 @@ use crate::tls::Certificate;
 /// A client that says nothing for so long is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// Clients that wait to be accepted at a unix socket, as many as the standard library lets wait.
+/// Clients that wait to be accepted, of which the standard library lets 128 wait over TCP: while
+/// others connect and leave, the queue is full and a new client tries again after a second.
 const BACKLOG: i32 = 4096;
 
 /// A socket that clients connect to.
@@ -36,9 +37,10 @@ impl Listener {
     pub fn at(address: &Address, certificate: Option<&Certificate>) -> Result<Self, Error> {
         let listen = |cause| Error::Listen { address: address.clone(), cause };
         let listener = match address {
-            Address::Tcp(address) => {
-                TcpListener::bind(address).map(|made| Self::Tcp(made, certificate.cloned()))
-            }
+            Address::Tcp(address) => TcpListener::bind(address).and_then(|made| {
+                net::listen(&made, BACKLOG)?;
+                Ok(Self::Tcp(made, certificate.cloned()))
+            }),
             Address::Unix(path) => listen_at(path).map(|(made, file)| Self::Unix(made, file)),
         };
         let listener = listener.map_err(listen)?;
@@ -70,28 +72,19 @@ impl Listener {
         }
     }
 
-    /// The next connection, and the address of its client.
+    /// The next connection, and the address of its client. An error of that connection alone is
+    /// [`io::ErrorKind::ConnectionAborted`].
     pub fn accept(&self) -> io::Result<(Stream, String)> {
+        let of_one = |error| io::Error::new(io::ErrorKind::ConnectionAborted, error);
         match self {
             Self::Tcp(tcp, certificate) => {
                 let (stream, address) = tcp.accept()?;
-                stream.set_nonblocking(true)?;
-                stream.set_nodelay(true)?;
-                sockopt::set_socket_keepalive(&stream, true)?;
-                sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
-                let stream = match certificate {
-                    None => Stream::Tcp(stream),
-                    Some(certificate) => {
-                        let mut session = certificate.accept().map_err(io::Error::other)?;
-                        session.set_buffer_limit(Some(OUTPUT_BYTES));
-                        Stream::Tls(Box::new(StreamOwned::new(session, stream)))
-                    }
-                };
+                let stream = Stream::over_tcp(stream, certificate.as_ref()).map_err(of_one)?;
                 Ok((stream, address.to_string()))
             }
             Self::Unix(unix, file) => {
                 let (stream, _) = unix.accept()?;
-                stream.set_nonblocking(true)?;
+                stream.set_nonblocking(true).map_err(of_one)?;
                 Ok((Stream::Unix(stream), format!("{}:0", file.path.display())))
             }
         }
@@ -107,14 +100,24 @@ fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
         let problem = "there is a file that is no socket";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, problem));
     }
-    if is_socket && UnixStream::connect(path).is_err() {
+    let name = SocketAddrUnix::new(path)?;
+    let socket = |flags| {
+        net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | flags,
+            None,
+        )
+    };
+    // It does not wait for a place in the queue of somebody who accepts nobody.
+    let refused = net::connect(&socket(SocketFlags::NONBLOCK)?, &name);
+    if is_socket && refused == Err(rustix::io::Errno::CONNREFUSED) {
         std::fs::remove_file(path)?;
     }
-    let made =
-        net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let made = socket(SocketFlags::empty())?;
     // Before it has a name: the file gets this mode, so nobody else can connect at any moment.
     rustix::fs::fchmod(&made, Mode::RWXU)?;
-    net::bind(&made, &SocketAddrUnix::new(path)?)?;
+    net::bind(&made, &name)?;
     let made_file = path.symlink_metadata()?;
     let file = SocketFile { path: path.to_owned(), number: (made_file.dev(), made_file.ino()) };
     net::listen(&made, BACKLOG)?;
@@ -158,6 +161,17 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    fn over_tcp(stream: TcpStream, certificate: Option<&Certificate>) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, KEEPALIVE)?;
+        let Some(certificate) = certificate else { return Ok(Self::Tcp(stream)) };
+        let mut session = certificate.accept().map_err(io::Error::other)?;
+        session.set_buffer_limit(Some(OUTPUT_BYTES));
+        Ok(Self::Tls(Box::new(StreamOwned::new(session, stream))))
+    }
+
     /// Whether there may be input that the system does not know of.
     pub fn keeps_input(&self) -> bool {
         matches!(self, Self::Tls(_))
@@ -233,6 +247,12 @@ mod tests {
         let _client = UnixStream::connect(&path).unwrap();
         made.accept().unwrap();
         assert_eq!(listen_at(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // A queue that is full says as well that somebody listens.
+        let full = folder.path().join("full");
+        let (full_queue, _full_file) = listen_at(&full).unwrap();
+        net::listen(&full_queue, 0).unwrap();
+        let _waiting = UnixStream::connect(&full).unwrap();
+        assert_eq!(listen_at(&full).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         let file = folder.path().join("file");
         std::fs::write(&file, "kept").unwrap();
         assert_eq!(listen_at(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
@@ -240,5 +260,19 @@ mod tests {
         std::fs::rename(&file, &path).unwrap();
         made_file.remove();
         assert_eq!(std::fs::read(&path).unwrap(), b"kept", "it is another one's by now");
+    }
+
+    /// Over TCP, 128 clients could wait: others' connections that came and went kept a new client
+    /// out for seconds.
+    #[test]
+    fn many_clients_wait_while_nobody_is_accepted() {
+        let at = Address::Tcp("127.0.0.1:0".parse().unwrap());
+        let listener = Listener::at(&at, None).unwrap();
+        let Address::Tcp(address) = listener.address() else { panic!("it is one of TCP") };
+        let connect = |_| TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap();
+        let waiting: Vec<TcpStream> = (0..300).map(connect).collect();
+        for _ in waiting {
+            listener.accept().unwrap();
+        }
     }
 }

@@ -24,7 +24,9 @@ use crate::clients::Client;
 use crate::connection::{Connection, Session, Waits};
 use crate::context::{Context, Shared};
 use crate::figures::add;
-use crate::limits::{ACCEPT_PAUSE, DRAIN_TIME, LOGIN_TIME, PARTING_TIME, RESERVATION_TIME};
+use crate::limits::{
+    ACCEPT_PAUSE, ACCEPTS_A_LOOK, DRAIN_TIME, LOGIN_TIME, PARTING_TIME, RESERVATION_TIME,
+};
 use crate::load::Load;
 use crate::protocol::Protocol;
 use crate::store::Store;
@@ -238,7 +240,7 @@ impl<'a, 't> Thread<'a, 't> {
         self.cx.shared.uses.tick();
         for event in events {
             match event.data.u64() {
-                WAKES => self.wake()?,
+                WAKES => self.wake(),
                 listener @ LISTENERS.. => self.accept((listener - LISTENERS) as usize),
                 connection => self.has_come(connection as usize, event.flags),
             }
@@ -317,11 +319,11 @@ impl<'a, 't> Thread<'a, 't> {
     }
 
     /// Somebody has brought connections, wants some to end, or has stopped the gateway.
-    fn wake(&mut self) -> io::Result<()> {
+    fn wake(&mut self) {
         let shared = self.cx.shared;
         let mailbox = &shared.threads[self.cx.thread()];
         for (stream, from, to, protocol) in mailbox.take() {
-            self.enter(stream, from, to, protocol)?;
+            self.enter(stream, from, to, protocol);
         }
         for number in 0..self.places.len() {
             let Some(place) = &self.places[number] else { continue };
@@ -340,7 +342,6 @@ impl<'a, 't> Thread<'a, 't> {
             self.accepts_at = None;
             (0..self.places.len()).for_each(|number| self.is_ready(number));
         }
-        Ok(())
     }
 
     fn listen(&mut self) -> io::Result<()> {
@@ -364,38 +365,37 @@ impl<'a, 't> Thread<'a, 't> {
         }
     }
 
+    /// Accepts the clients that wait, up to a bound: others are served as well.
     fn accept(&mut self, listener: usize) {
         let shared = self.cx.shared;
-        if shared.is_stopping.load(Ordering::Acquire) {
-            return;
-        }
         let (listener, protocol) = &shared.listeners[listener];
-        let (stream, from) = match listener.accept() {
-            Ok(accepted) => accepted,
-            // Another thread has taken it, or its client is gone.
-            Err(error) if is_of_one_client(&error) => return,
-            Err(error) => {
-                if self.warned.is_none_or(|at| at.elapsed() >= WARNINGS_APART) {
-                    self.warned = Some(Instant::now());
-                    tracing::warn!(%error, "no client can connect");
-                }
-                // It stays in the queue: a thread that looked again at once would do nothing else.
-                self.stop_accepting();
+        for _ in 0..ACCEPTS_A_LOOK {
+            if shared.is_stopping.load(Ordering::Acquire) {
                 return;
             }
-        };
-        let to = listener.address().to_string();
-        let thread = shared.accepted.fetch_add(1, Ordering::Relaxed) % shared.threads.len();
-        shared.threads[thread].give((stream, from, to, *protocol));
+            let (stream, from) = match listener.accept() {
+                Ok(accepted) => accepted,
+                // Nobody waits any more: another thread may have taken them.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_of_one_client(&error) => continue,
+                Err(error) => {
+                    if self.warned.is_none_or(|at| at.elapsed() >= WARNINGS_APART) {
+                        self.warned = Some(Instant::now());
+                        tracing::warn!(%error, "no client can connect");
+                    }
+                    // It stays in the queue: a thread that looked again at once would do nothing
+                    // else.
+                    self.stop_accepting();
+                    return;
+                }
+            };
+            let to = listener.address().to_string();
+            let thread = shared.accepted.fetch_add(1, Ordering::Relaxed) % shared.threads.len();
+            shared.threads[thread].give((stream, from, to, *protocol));
+        }
     }
 
-    fn enter(
-        &mut self,
-        mut stream: Stream,
-        from: String,
-        to: String,
-        protocol: Protocol,
-    ) -> io::Result<()> {
+    fn enter(&mut self, mut stream: Stream, from: String, to: String, protocol: Protocol) {
         let counters = &self.cx.figures().counters;
         let needs_password = self.cx.shared.password.is_some();
         let clients = &self.cx.shared.clients;
@@ -407,7 +407,7 @@ impl<'a, 't> Thread<'a, 't> {
             };
             // The client may be gone.
             let _ = io::Write::write(&mut stream, answer);
-            return Ok(());
+            return;
         };
         add(&counters.connections, 1);
         let session = match protocol {
@@ -422,7 +422,12 @@ impl<'a, 't> Thread<'a, 't> {
         });
         let flags = EventFlags::IN | EventFlags::RDHUP;
         let data = EventData::new_u64(number as u64);
-        epoll::add(&self.poll, stream.as_fd(), data, flags)?;
+        if let Err(error) = epoll::add(&self.poll, stream.as_fd(), data, flags) {
+            tracing::warn!(client = client.address, %error, "the system serves no more clients");
+            self.cx.shared.clients.leave(client.id);
+            self.free.push(number);
+            return;
+        }
         let copies = &self.cx.shared.copies;
         let connection = Connection::new(stream, client.clone(), session, copies);
         let connection = Some(Box::new(connection));
@@ -431,7 +436,6 @@ impl<'a, 't> Thread<'a, 't> {
         }
         let (is_ready, left) = (false, None);
         self.places[number] = Some(Place { client, connection, is_ready, flags, left });
-        Ok(())
     }
 
     /// Ends a connection that has no turn.
@@ -481,8 +485,8 @@ impl<'a, 't> Thread<'a, 't> {
 }
 
 fn is_of_one_client(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
 async fn turn<'t>(
