@@ -43,8 +43,26 @@ impl Failure {
         matches!(error, Timeout { .. } | NodeUnreachable { .. } | Ambiguous { .. })
     }
 
+    /// Whether the table can have no such key.
+    pub fn is_of_key(&self) -> bool {
+        matches!(self, Self::Store(error) if is_of_key(error))
+    }
+
     /// The text of an error of the store, on one line.
     pub fn text(error: &loch::Error) -> String {
         error.to_string().replace(['\r', '\n'], " ")
     }
+}
+
+/// What was found under a key: nothing, if the table can have no such key.
+pub(crate) fn found<T>(done: loch::Result<Option<T>>) -> loch::Result<Option<T>> {
+    match done {
+        Err(error) if is_of_key(&error) => Ok(None),
+        done => done,
+    }
+}
+
+fn is_of_key(error: &loch::Error) -> bool {
+    use loch::Error::{KeyEmpty, KeyOfOtherLength, KeyTooLong};
+    matches!(error, KeyEmpty | KeyTooLong { .. } | KeyOfOtherLength { .. })
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use loch::{Error, Version};
 
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::figures::add;
 use crate::item::{self, Traits};
 use crate::limits::{BATCH_BYTES, BATCH_REQUESTS, LONG_BYTES};
@@ -123,10 +123,16 @@ pub(crate) async fn answer<'t>(
     let count = keys.len().min(batch.len());
     let start = output.bytes.len();
     if count > 1 {
-        let answered = answer_short(cx, &keys[..count], format, output).await?;
-        batch.learn(answered, output.bytes.len() - start);
-        if answered > 0 {
-            return Ok(answered);
+        match answer_short(cx, &keys[..count], format, output).await {
+            // One of these keys cannot be in the table: each is looked for by itself.
+            Err(failure) if failure.is_of_key() => (),
+            answered => {
+                let answered = answered?;
+                batch.learn(answered, output.bytes.len() - start);
+                if answered > 0 {
+                    return Ok(answered);
+                }
+            }
         }
     }
     let Some(len) = answer_one(cx, keys[0], format, output).await? else { return Ok(0) };
@@ -197,7 +203,7 @@ async fn answer_one<'t>(
     output: &mut Output<'t>,
 ) -> Result<Option<usize>, Failure> {
     let (table, start) = (cx.store.table().asynch(), output.bytes.len());
-    let pinned = match table.pin(key).await {
+    let pinned = match failure::found(table.pin(key).await) {
         Err(Error::TooManyPins { .. }) => None,
         pinned => Some(pinned?),
     };

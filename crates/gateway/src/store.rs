@@ -16,7 +16,7 @@ use loch::{
     Conditional, Error, Expect, Expiry, Pinned, PutOptions, ScanCursor, Table, Value, Version,
 };
 
-use crate::failure::Failure;
+use crate::failure::{Failure, found};
 use crate::item::{self, Traits};
 use crate::limits::{LONG_BYTES, UPDATE_TIME, WORK_COPIES};
 use crate::load::{Grant, Load};
@@ -303,10 +303,10 @@ impl<'t> Store<'t> {
             self.load.pace.step(len).await;
             match table.pin(key).await {
                 Err(Error::TooManyPins { .. }) => (),
-                pinned => return Ok(look(pinned?.as_ref().map(View::of))),
+                pinned => return Ok(look(found(pinned)?.as_ref().map(View::of))),
             }
         }
-        let item = table.get(key).await?.map(Item::of_value);
+        let item = found(table.get(key).await)?.map(Item::of_value);
         self.load.pace.stepped(self.note_len(key, item.as_ref()));
         Ok(look(item.as_ref().map(Item::view)))
     }
@@ -321,7 +321,7 @@ impl<'t> Store<'t> {
         let table = self.table.asynch();
         let mut bytes = self.load.longs.len(key).unwrap_or(0) + longer;
         if bytes < LONG_BYTES {
-            let item = table.get(key).await?.map(Item::of_value);
+            let item = found(table.get(key).await)?.map(Item::of_value);
             let len = self.note_len(key, item.as_ref());
             if len < LONG_BYTES {
                 return Ok((item, None));
@@ -335,7 +335,7 @@ impl<'t> Store<'t> {
             return Err(Failure::Held);
         }
         self.load.pace.step(bytes).await;
-        let item = table.get(key).await?.map(Item::of_value);
+        let item = found(table.get(key).await)?.map(Item::of_value);
         self.note_len(key, item.as_ref());
         let item = item.map(|item| Item { _grant: Some(Arc::clone(&grant)), ..item });
         Ok((item, Some(grant)))
@@ -351,7 +351,7 @@ impl<'t> Store<'t> {
     pub async fn contains(self, key: &[u8]) -> Result<bool, Failure> {
         match self.draft {
             Some(draft) => Ok(draft.borrow().item.is_some()),
-            None => Ok(self.table.asynch().contains(key).await?),
+            None => Ok(found(self.table.asynch().contains(key).await.map(Some))? == Some(true)),
         }
     }
 
@@ -397,7 +397,7 @@ impl<'t> Store<'t> {
                 let delete = |item: Option<&Item>| Ok((Change::Delete, item.is_some()));
                 Ok(self.update(key, delete).await?.0)
             }
-            None => Ok(self.table.asynch().delete(key).await?),
+            None => Ok(found(self.table.asynch().delete(key).await.map(Some))? == Some(true)),
         }
     }
 

@@ -424,7 +424,7 @@ impl<'a, 't> Thread<'a, 't> {
         let data = EventData::new_u64(number as u64);
         if let Err(error) = epoll::add(&self.poll, stream.as_fd(), data, flags) {
             tracing::warn!(client = client.address, %error, "the system serves no more clients");
-            self.cx.shared.clients.leave(client.id);
+            self.cx.shared.clients.leave(&client);
             self.free.push(number);
             return;
         }

@@ -241,6 +241,44 @@ fn an_exec_after_a_change_of_what_is_watched_does_nothing() {
     assert!(said.starts_with("-ERR EXEC after WATCH is atomic on one key only"), "{said}");
 }
 
+/// An EXEC that came too early forgot what was watched, and the next one did not see a change.
+#[test]
+fn an_exec_without_multi_leaves_watched_what_is_watched() {
+    let gateway = support::gateway();
+    let (mut client, mut other) = (gateway.resp(), gateway.resp());
+    client.send(b"WATCH w\r\nEXEC\r\n");
+    assert_eq!(client.resp_answer(), b"+OK\r\n");
+    assert_eq!(client.resp_answer(), b"-ERR EXEC without MULTI\r\n");
+    other.send(b"SET w 2\r\n");
+    other.resp_answer();
+    client.send(b"MULTI\r\nSET w 3\r\nEXEC\r\nGET w\r\n");
+    for answer in ["+OK\r\n", "+QUEUED\r\n", "*-1\r\n", "$1\r\n2\r\n"] {
+        assert_eq!(support::text(&client.resp_answer()), answer);
+    }
+}
+
+/// An error for the key that cannot be stood in the place of the values before it as well.
+#[test]
+fn a_key_that_cannot_be_in_the_table_is_missing_and_the_others_are_found() {
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    let long = "k".repeat((64 << 10) + 1);
+    client.send(b"MSET a 1 b 2 c 3\r\n");
+    client.resp_answer();
+    for key in [String::new(), long] {
+        let bulk = format!("${}\r\n{key}\r\n", key.len());
+        client.send(
+            format!("*5\r\n$4\r\nMGET\r\n$1\r\na\r\n$1\r\nb\r\n{bulk}$1\r\nc\r\n").as_bytes(),
+        );
+        let answer = support::text(&client.resp_answer());
+        assert_eq!(answer, "*4\r\n$1\r\n1\r\n$1\r\n2\r\n$-1\r\n$1\r\n3\r\n");
+        client.send(format!("*3\r\n$6\r\nEXISTS\r\n{bulk}$1\r\na\r\n").as_bytes());
+        assert_eq!(client.resp_answer(), b":1\r\n");
+        client.send(format!("*3\r\n$3\r\nSET\r\n{bulk}$1\r\nv\r\n").as_bytes());
+        assert!(client.resp_answer().starts_with(b"-ERR the key "));
+    }
+}
+
 #[test]
 fn a_transaction_has_bounds() {
     let gateway = support::gateway();

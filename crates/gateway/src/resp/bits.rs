@@ -43,20 +43,11 @@ pub(super) async fn execute(
             reply.integer(store.update_longer(request[1], byte + 1, set).await?.0.into());
         }
         "bitcount" => {
-            let in_bits = match request.get(4) {
-                None => false,
-                Some(unit) if is(unit, "byte") => false,
-                Some(unit) if is(unit, "bit") => true,
-                Some(_) => return Err(SYNTAX.into()),
+            // As with Redis, the rest is looked at only if there is something to count.
+            let count = |item: Option<View<'_>>| {
+                item.map_or(Ok(0), |item| count_in(item.data, &request[2..]))
             };
-            let bounds = match request.len() {
-                2 => (0, -1),
-                4 | 5 => (number(request[2])?, number(request[3])?),
-                _ => return Err(SYNTAX.into()),
-            };
-            let count =
-                |item: Option<View<'_>>| item.map_or(0, |item| count(item.data, bounds, in_bits));
-            reply.integer(store.read(request[1], count).await?.into());
+            reply.integer(store.read(request[1], count).await??.into());
         }
         other => unreachable!("{other} is a command on bits"),
     }
@@ -69,6 +60,24 @@ fn place(argument: &[u8]) -> Result<(usize, u8), Failure> {
     match offset {
         Some(offset) if offset < BITS_MAX => Ok(((offset / 8) as usize, 0x80 >> (offset % 8))),
         _ => Err("ERR bit offset is not an integer or out of range".into()),
+    }
+}
+
+/// Counts the bits that the arguments of a BITCOUNT name.
+fn count_in(data: &[u8], bounds: &[&[u8]]) -> Result<u32, Failure> {
+    let (bounds, unit) = match bounds {
+        [] => return Ok(count(data, (0, -1), false)),
+        [first, last, unit @ ..] if unit.len() < 2 => ((number(first)?, number(last)?), unit),
+        _ => return Err(SYNTAX.into()),
+    };
+    if matches!(bounds, (..0, ..0)) && bounds.0 > bounds.1 {
+        return Ok(0);
+    }
+    match unit {
+        [] => Ok(count(data, bounds, false)),
+        [unit] if is(unit, "byte") => Ok(count(data, bounds, false)),
+        [unit] if is(unit, "bit") => Ok(count(data, bounds, true)),
+        _ => Err(SYNTAX.into()),
     }
 }
 

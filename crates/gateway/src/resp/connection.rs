@@ -1,6 +1,6 @@
 //! Commands about the connection.
 
-use super::options::{SYNTAX, is, number};
+use super::options::{SYNTAX, is, number, shown};
 use super::table::{COMMANDS, Command};
 use super::{Next, Reply, Session};
 use crate::clients::Client;
@@ -36,12 +36,6 @@ pub(super) async fn execute(
             authenticate(session, cx, client, user, password)?;
             session.reply(output).ok();
         }
-        "ping" => match request {
-            [_] => session.reply(output).simple("PONG"),
-            [_, text] => session.reply(output).bulk(text),
-            _ => return Err("ERR wrong number of arguments for 'ping' command".into()),
-        },
-        "echo" => session.reply(output).bulk(request[1]),
         "quit" => {
             session.reply(output).ok();
             return Ok(Next::Ends);
@@ -53,16 +47,33 @@ pub(super) async fn execute(
             said.resp = 2;
             session.reply(output).simple("RESET");
         }
-        "select" => match number(request[1]) {
-            Ok(0) => session.reply(output).ok(),
-            Ok(_) => return Err("ERR DB index is out of range".into()),
-            Err(_) => return Err("ERR value is not an integer or out of range".into()),
-        },
-        "command" => about_commands(&mut session.reply(output), request)?,
-        "client" => about_clients(session, cx, client, request, output)?,
-        other => unreachable!("{other} is a command about the connection"),
+        "client" => about_clients(session, (cx, client), command, request, output)?,
+        _ => without_session(&mut session.reply(output), command, request)
+            .expect("it is a command about the connection")?,
     }
     Ok(Next::Goes)
+}
+
+/// Executes a command that says nothing about the connection, though it belongs to this family.
+/// None: it is another one.
+pub(super) fn without_session(
+    reply: &mut Reply<'_>,
+    command: &Command,
+    request: &[&[u8]],
+) -> Option<Result<(), Failure>> {
+    match (command.name, request) {
+        ("ping", [_]) => reply.simple("PONG"),
+        ("ping", [_, text]) | ("echo", [_, text]) => reply.bulk(text),
+        ("ping", _) => return Some(Err("ERR wrong number of arguments for 'ping' command".into())),
+        ("select", [_, database, ..]) => match number(database) {
+            Ok(0) => reply.ok(),
+            Ok(_) => return Some(Err("ERR DB index is out of range".into())),
+            Err(failure) => return Some(Err(failure)),
+        },
+        ("command", _) => return Some(about_commands(reply, command, request)),
+        _ => return None,
+    }
+    Some(Ok(()))
 }
 
 fn authenticate(
@@ -150,7 +161,7 @@ fn hello(
 }
 
 fn wrong_hello(option: &[u8]) -> String {
-    format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option))
+    format!("ERR Syntax error in HELLO option '{}'", shown(option))
 }
 
 fn client_name(name: &[u8]) -> Result<String, Failure> {
@@ -165,24 +176,14 @@ fn client_name(name: &[u8]) -> Result<String, Failure> {
     }
 }
 
-/// An unknown subcommand, or one with too many or too few arguments.
-pub(super) fn wrong_subcommand(request: &[&[u8]], known: &[&str]) -> Failure {
-    let command = String::from_utf8_lossy(request[0]);
-    let asked = String::from_utf8_lossy(request[1]);
-    if known.contains(&asked.to_ascii_lowercase().as_str()) {
-        let (command, asked) = (command.to_ascii_lowercase(), asked.to_ascii_lowercase());
-        return format!("ERR wrong number of arguments for '{command}|{asked}' command").into();
-    }
-    let command = command.to_ascii_uppercase();
-    format!("ERR unknown subcommand '{asked}'. Try {command} HELP.").into()
-}
-
 /// The subcommands of a command, as Redis shows them.
-pub(super) fn help(reply: &mut Reply<'_>, request: &[&[u8]], known: &[&str]) {
-    let command = String::from_utf8_lossy(request[0]).to_ascii_uppercase();
-    reply.array(known.len() + 3);
-    reply.simple(&format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
-    known.iter().for_each(|subcommand| reply.simple(&subcommand.to_ascii_uppercase()));
+pub(super) fn help(reply: &mut Reply<'_>, command: &Command) {
+    let unsupported = ["caching", "reply", "tracking", "help"];
+    let known = command.subcommands.iter().filter(|(name, _)| !unsupported.contains(name));
+    let name = command.name.to_ascii_uppercase();
+    reply.array(known.clone().count() + 3);
+    reply.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    known.for_each(|(subcommand, _)| reply.simple(&subcommand.to_ascii_uppercase()));
     ["HELP", "    Print this help."].iter().for_each(|line| reply.simple(line));
 }
 
@@ -193,7 +194,11 @@ pub(super) fn subcommand(request: &[&[u8]]) -> String {
         .unwrap_or_default()
 }
 
-fn about_commands(reply: &mut Reply<'_>, request: &[&[u8]]) -> Result<(), Failure> {
+fn about_commands(
+    reply: &mut Reply<'_>,
+    command: &Command,
+    request: &[&[u8]],
+) -> Result<(), Failure> {
     match (subcommand(request).as_str(), &request[1.min(request.len())..]) {
         ("", []) | ("info", [_]) => {
             reply.array(COMMANDS.len());
@@ -238,8 +243,8 @@ fn about_commands(reply: &mut Reply<'_>, request: &[&[u8]]) -> Result<(), Failur
             reply.array(keys.len());
             keys.iter().for_each(|key| reply.bulk(request[key + 2]));
         }
-        ("help", [_]) => help(reply, request, &["info", "count", "list", "docs", "getkeys"]),
-        _ => return Err(wrong_subcommand(request, &["count", "list", "getkeys"])),
+        ("help", [_]) => help(reply, command),
+        _ => return Err(SYNTAX.into()),
     }
     Ok(())
 }
@@ -260,8 +265,8 @@ fn describe(reply: &mut Reply<'_>, command: &Command) {
 
 fn about_clients(
     session: &mut Session,
-    cx: &Context<'_>,
-    client: &Client,
+    (cx, client): (&Context<'_>, &Client),
+    command: &Command,
     request: &[&[u8]],
     output: &mut Vec<u8>,
 ) -> Result<(), Failure> {
@@ -289,8 +294,7 @@ fn about_clients(
                 a if is(a, "lib-name") => client.said().library = value,
                 a if is(a, "lib-ver") => client.said().library_version = value,
                 a => {
-                    let option = String::from_utf8_lossy(a);
-                    return Err(format!("ERR Unrecognized option '{option}'").into());
+                    return Err(format!("ERR Unrecognized option '{}'", shown(a)).into());
                 }
             }
             reply.ok();
@@ -314,24 +318,16 @@ fn about_clients(
             let lines = all.iter().filter(|client| wanted(&client.id)).map(|c| line(c));
             reply.verbatim(&lines.collect::<String>());
         }
-        ("help", []) => {
-            let known = [
-                "id", "setname", "getname", "setinfo", "info", "list", "kill", "no-evict",
-                "no-touch",
-            ];
-            help(&mut reply, request, &known);
-        }
+        ("help", []) => help(&mut reply, command),
         ("kill", options) => return kill(session, cx, client, options, output),
         ("no-evict" | "no-touch", [on]) if is(on, "on") || is(on, "off") => reply.ok(),
         ("reply", [on]) if is(on, "on") => reply.ok(),
-        ("tracking" | "caching" | "reply", [_, ..]) => {
-            let asked = subcommand(request).to_ascii_uppercase();
+        ("reply", [how]) if !is(how, "off") && !is(how, "skip") => return Err(SYNTAX.into()),
+        (asked @ ("tracking" | "caching" | "reply"), _) => {
+            let asked = asked.to_ascii_uppercase();
             return Err(format!("ERR CLIENT {asked} is not supported by this gateway").into());
         }
-        _ => {
-            let known = ["id", "setname", "getname", "setinfo", "info", "no-evict", "no-touch"];
-            return Err(wrong_subcommand(request, &known));
-        }
+        _ => return Err(SYNTAX.into()),
     }
     Ok(())
 }
@@ -340,8 +336,7 @@ fn about_clients(
 fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
     let known = ["normal", "master", "slave", "replica", "pubsub"];
     if !known.iter().any(|known| is(kind, known)) {
-        let kind = String::from_utf8_lossy(kind);
-        return Err(format!("ERR Unknown client type '{kind}'").into());
+        return Err(format!("ERR Unknown client type '{}'", shown(kind)).into());
     }
     Ok(is(kind, "normal"))
 }
@@ -359,7 +354,6 @@ fn kill(
     let mut spares_me = options.len() > 1;
     let mut chosen: Vec<_> = all.iter().collect();
     match options {
-        [] => return Err("ERR wrong number of arguments for 'client|kill' command".into()),
         [address] => chosen.retain(|client| client.address == text(address)),
         filters => {
             let mut filters = filters.iter();

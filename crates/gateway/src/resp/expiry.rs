@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::options::{Unit, is, number};
+use super::options::{Unit, is, number, shown};
 use super::reply::Reply;
 use super::strings::millis_left;
 use crate::failure::Failure;
@@ -19,8 +19,8 @@ pub(super) async fn execute(
         "expire" | "pexpire" | "expireat" | "pexpireat" => {
             let is_seconds = !command.starts_with('p');
             let unit = Unit { is_seconds, is_from_now: !command.ends_with("at") };
-            let at = unit.moment(number(request[2])?, command)?;
             let only = Only::parse(&request[3..])?;
+            let at = unit.moment(number(request[2])?, command)?;
             let expire = |item: Option<&Item>| {
                 if !item.is_some_and(|item| only.allows(item.expires_at, at)) {
                     return Ok((Change::Keep, false));
@@ -87,8 +87,7 @@ impl Only {
                 a if is(a, "gt") => only.later = true,
                 a if is(a, "lt") => only.sooner = true,
                 a => {
-                    let option = String::from_utf8_lossy(a);
-                    return Err(format!("ERR Unsupported option {option}").into());
+                    return Err(format!("ERR Unsupported option {}", shown(a)).into());
                 }
             }
         }

@@ -1,10 +1,12 @@
 //! Keys, whatever their values are.
 
-use super::connection::{subcommand, wrong_subcommand};
-use super::options::{SYNTAX, is};
+use std::future::Future;
+
+use super::connection::subcommand;
+use super::options::{SYNTAX, is, number};
 use super::reply::Reply;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, found};
 use crate::figures::add;
 use crate::store::{Change, Item, Store, View};
 
@@ -18,21 +20,27 @@ pub(super) async fn execute(
     match command {
         "del" | "unlink" => {
             let mut deleted = 0;
-            match store.is_draft() {
-                true => {
+            match all_of(store, request, |keys| store.table().asynch().delete_many(keys)).await? {
+                Some(all) => deleted = all.into_iter().map(i64::from).sum(),
+                None => {
                     for key in &request[1..] {
                         deleted += i64::from(store.delete(key).await?);
                     }
-                }
-                false => {
-                    let all = store.table().asynch().delete_many(&request[1..]).await?;
-                    deleted = all.into_iter().map(i64::from).sum();
                 }
             }
             reply.integer(deleted);
         }
         "exists" | "touch" => {
-            let found = contained(store, &request[1..]).await?;
+            let mut found = 0;
+            match all_of(store, request, |keys| store.table().asynch().contains_many(keys)).await? {
+                // A key that is named twice counts twice.
+                Some(all) => found = all.into_iter().map(i64::from).sum(),
+                None => {
+                    for key in &request[1..] {
+                        found += i64::from(store.contains(key).await?);
+                    }
+                }
+            }
             if command == "touch" {
                 add(&cx.figures().counters.touches, found as u64);
             }
@@ -50,17 +58,17 @@ pub(super) async fn execute(
     Ok(())
 }
 
-/// How many of these keys are there; a key that is named twice counts twice.
-async fn contained(store: Store<'_>, keys: &[&[u8]]) -> Result<i64, Failure> {
-    if !store.is_draft() {
-        let found = store.table().asynch().contains_many(keys).await?;
-        return Ok(found.into_iter().map(i64::from).sum());
+/// Does something with all keys of a request as one batch, unless they are those of a draft, or one
+/// of them cannot be in the table.
+async fn all_of<'a, F: Future<Output = loch::Result<Vec<bool>>>>(
+    store: Store<'_>,
+    request: &'a [&'a [u8]],
+    batch: impl FnOnce(&'a [&'a [u8]]) -> F,
+) -> Result<Option<Vec<bool>>, Failure> {
+    if store.is_draft() {
+        return Ok(None);
     }
-    let mut found = 0;
-    for key in keys {
-        found += i64::from(store.contains(key).await?);
-    }
-    Ok(found)
+    Ok(found(batch(&request[1..]).await.map(Some))?)
 }
 
 /// Puts an item under a key, unless there is one that has to stay. Returns whether it did.
@@ -89,8 +97,10 @@ async fn copy(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Res
         match *option {
             o if is(o, "replace") => replaces = true,
             o if is(o, "db") => match options.next() {
-                Some(&b"0") => (),
-                Some(_) => return Err("ERR DB index is out of range".into()),
+                Some(database) => match number(database)? {
+                    0 => (),
+                    _ => return Err("ERR DB index is out of range".into()),
+                },
                 None => return Err(SYNTAX.into()),
             },
             _ => return Err(SYNTAX.into()),
@@ -156,16 +166,12 @@ async fn object(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
         "HELP",
         "    Print this help.",
     ];
-    if is(request[1], "help") && request.len() == 2 {
+    if is(request[1], "help") {
         reply.array(HELP.len());
         HELP.iter().for_each(|line| reply.simple(line));
         return Ok(());
     }
     let asked = subcommand(request);
-    let known = ["encoding", "freq", "idletime", "refcount"];
-    if !known.contains(&asked.as_str()) || request.len() != 3 {
-        return Err(wrong_subcommand(request, &known));
-    }
     let look = |item: Option<View<'_>>| item.map(|item| (encoding(item.data), item.version));
     let Some((encoding, version)) = store.read(request[2], look).await? else {
         reply.null();

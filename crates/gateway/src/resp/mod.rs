@@ -397,22 +397,23 @@ impl Session {
             return Next::Ends;
         }
         let mut reply = self.reply(output);
+        let for_strangers = ["auth", "hello", "quit", "reset"];
         let refused = match found {
             None => Some(unknown(request)),
-            Some(command) if !command.takes(request.len()) => {
-                let name = command.name;
-                Some(format!("ERR wrong number of arguments for '{name}' command"))
-            }
-            Some(command)
-                if !self.is_known
-                    && !["auth", "hello", "quit", "reset"].contains(&command.name) =>
-            {
-                Some("NOAUTH Authentication required.".to_owned())
-            }
-            Some(_) => None,
+            Some(command) => command.refuses(request).or_else(|| {
+                let may_be = self.is_known || for_strangers.contains(&command.name);
+                (!may_be).then(|| "NOAUTH Authentication required.".to_owned())
+            }),
         };
         if let Some(error) = refused {
             add(&cx.figures().counters.errors, 1);
+            if found.is_some_and(|command| command.name == "exec") {
+                // As with Redis, nothing is left of the transaction, or of what is watched.
+                let why = error.strip_prefix("ERR ").unwrap_or(&error);
+                reply.error(&format!("EXECABORT Transaction discarded because of: {why}"));
+                self.transaction = Transaction::default();
+                return Next::Goes;
+            }
             reply.error(&error);
             self.transaction.is_wrong();
             return Next::Goes;
@@ -474,8 +475,9 @@ pub(crate) fn parsed(bytes: &[u8]) -> Result<Result<(Vec<Vec<u8>>, usize), usize
 /// The key of a request that does nothing but read or change one item, and has a short answer.
 fn only_key<'a>(request: Request<'a>) -> Option<&'a [u8]> {
     let command = Command::of(request[0])?;
-    let is_valid =
-        command.family.is_of_data() && command.takes(request.len()) && !is_held(command, request);
+    let is_valid = command.family.is_of_data()
+        && command.refuses(request).is_none()
+        && !is_held(command, request);
     // Answers of side by side are held until the last one has come.
     let is_long = ["get", "getrange", "mget", "substr"].contains(&command.name);
     let mut keys = command.keys(request.len()).filter(|_| is_valid && !is_long);
@@ -507,15 +509,17 @@ const NO_ROOM: &str = "OOM requests of other clients have all of the gateway's m
 const HELD: &str = "ERR clients have not taken too many long answers: nothing was done, try again";
 
 fn unknown(request: &[&[u8]]) -> String {
-    let cut = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
-    let mut arguments = String::new();
+    let (mut arguments, mut left) = (String::new(), 128);
     for argument in &request[1..] {
-        if arguments.len() >= 128 {
+        if left == 0 {
             break;
         }
-        arguments += &format!("'{}' ", cut(argument));
+        let argument = &argument[..argument.len().min(left)];
+        let argument = argument.split(|byte| *byte == 0).next().unwrap_or_default();
+        left = left.saturating_sub(argument.len() + "'' ".len());
+        arguments += &format!("'{}' ", options::shown(argument));
     }
-    let name = cut(request[0]);
+    let name = options::shown_of(request[0], 128);
     format!("ERR unknown command '{name}', with args beginning with: {arguments}")
 }
 
@@ -560,7 +564,7 @@ async fn execute_other(
     match command.family {
         _ if is_refused(cx, command, request) => Err(Failure::Held),
         Family::Scan => scan::execute(cx, store, command.name, request, reply).await,
-        Family::Server => server::execute(cx, store, command.name, request, reply).await,
+        Family::Server => server::execute(cx, store, command, request, reply).await,
         _ => unreachable!("the caller executes commands of other families"),
     }
 }

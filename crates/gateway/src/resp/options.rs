@@ -14,6 +14,17 @@ pub(crate) fn number(argument: &[u8]) -> Result<i64, Failure> {
     integer(argument).ok_or_else(|| NO_INTEGER.into())
 }
 
+/// An argument as an error shows it: as with Redis, a zero ends a text.
+pub(crate) fn shown(argument: &[u8]) -> String {
+    shown_of(argument, usize::MAX)
+}
+
+/// So many bytes of it at most.
+pub(crate) fn shown_of(argument: &[u8], most: usize) -> String {
+    let text = argument[..argument.len().min(most)].split(|byte| *byte == 0).next();
+    String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
+}
+
 /// Whether an argument is this word, in any case.
 pub(crate) fn is(argument: &[u8], word: &str) -> bool {
     argument.eq_ignore_ascii_case(word.as_bytes())

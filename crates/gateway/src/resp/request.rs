@@ -23,7 +23,7 @@ pub(crate) enum Parsed {
 }
 
 /// Of a request that is shorter, all is parsed again when more has come.
-const BEGUN_BYTES: usize = 64 << 10;
+const BEGUN_BYTES: usize = 4 << 10;
 
 /// A long request of many arguments, of which some have come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ fn parse_array<'a>(
         Err(parsed) => return parsed,
     };
     for left in (0..count).rev() {
-        match parse_argument(bytes, at, left, known) {
+        match parse_argument(bytes, at, known) {
             Ok((argument, next)) => {
                 arguments.push(&bytes[argument]);
                 at = next;
@@ -130,7 +130,7 @@ fn go_on<'a>(
     arguments: &mut Vec<&'a [u8]>,
 ) -> Parsed {
     while begun.left > 0 {
-        match parse_argument(bytes, begun.at, begun.left - 1, known) {
+        match parse_argument(bytes, begun.at, known) {
             Ok((argument, next)) => {
                 begun.arguments.push(place_of(&argument));
                 (begun.at, begun.left) = (next, begun.left - 1);
@@ -167,24 +167,16 @@ fn array_head(bytes: &[u8], known: bool) -> Result<(usize, usize), Parsed> {
     }
 }
 
-/// Where the argument is that begins here, and where the next one does. `left` others follow.
-fn parse_argument(
-    bytes: &[u8],
-    at: usize,
-    left: usize,
-    known: bool,
-) -> Result<(Range<usize>, usize), Parsed> {
-    // The rest of this argument, and the least that every other one takes.
-    let needs = |at: usize, left: usize| {
-        let needed = at + left * b"$0\r\n\r\n".len();
-        Err(Parsed::Incomplete { needed })
-    };
-    let Some(first) = bytes.get(at) else { return needs(at, left + 1) };
+/// Where the argument is that begins here, and where the next one does.
+fn parse_argument(bytes: &[u8], at: usize, known: bool) -> Result<(Range<usize>, usize), Parsed> {
+    // What is wrong with the next byte is told when it is there.
+    let needs = |needed| Err(Parsed::Incomplete { needed });
+    let Some(first) = bytes.get(at) else { return needs(at + 1) };
     if *first != b'$' {
         return Err(Parsed::NoBulk(*first));
     }
     let (len, start) = match line(&bytes[at..]) {
-        Line::Cut => return needs(bytes.len() + 1, left),
+        Line::Cut => return needs(bytes.len() + 1),
         Line::TooLong => return Err(Parsed::Wrong("too big bulk count string")),
         Line::Whole(text, end) => (integer(&text[1..]), at + end),
     };
@@ -196,7 +188,7 @@ fn parse_argument(
         return Err(Parsed::Wrong("unauthenticated bulk length"));
     }
     if bytes.len() < start + len + 2 {
-        return needs(start + len + 2, left);
+        return needs(start + len + 2);
     }
     // Redis does not look at the two bytes behind an argument either.
     Ok((start..start + len, start + len + 2))
@@ -334,6 +326,23 @@ mod tests {
             bytes.extend(b"\r\n");
         }
         bytes
+    }
+
+    /// A client that sent it in parts waited for the error for ever.
+    #[test]
+    fn what_is_wrong_needs_no_more_bytes_to_be_seen_than_it_has() {
+        for wrong in ["*2\r\n$x\r\n", "*1\r\n+", "*x\r\n", "*3\r\n$3\r\nSET\r\n$-1\r\n", "'a'b\r\n"]
+        {
+            let bytes = wrong.as_bytes();
+            for end in 0..bytes.len() {
+                let Parsed::Incomplete { needed } = parsed(&bytes[..end]).0 else {
+                    panic!("{wrong:?} {end}")
+                };
+                assert!(needed > end && needed <= bytes.len(), "{wrong:?} {end} {needed}");
+            }
+            let seen = parsed(bytes).0;
+            assert!(matches!(seen, Parsed::Wrong(_) | Parsed::NoBulk(_)), "{wrong:?} {seen:?}");
+        }
     }
 
     #[test]

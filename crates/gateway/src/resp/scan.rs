@@ -105,8 +105,10 @@ async fn scan(
     request: &[&[u8]],
     reply: &mut Reply<'_>,
 ) -> Result<(), Failure> {
-    let cursor = std::str::from_utf8(request[1]).ok().and_then(|text| text.parse::<u64>().ok());
-    let cursor = cursor.ok_or("ERR invalid cursor")?;
+    let cursor = std::str::from_utf8(request[1]).ok();
+    // As with Redis, no digits are a zero.
+    let cursor = cursor.and_then(|text| if text.is_empty() { Some(0) } else { text.parse().ok() });
+    let cursor: u64 = cursor.ok_or("ERR invalid cursor")?;
     let (mut pattern, mut count, mut is_wanted) = (&b"*"[..], COUNT, true);
     let mut options = request[2..].iter();
     while let Some(option) = options.next() {

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::connection::{help, subcommand, wrong_subcommand};
+use super::connection::{help, subcommand};
 use super::glob::Pattern;
 use super::info;
-use super::options::{SYNTAX, is, number};
+use super::options::{SYNTAX, is, number, shown};
 use super::reply::Reply;
+use super::table::Command;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::store::Store;
@@ -14,11 +15,15 @@ use crate::store::Store;
 pub(super) async fn execute(
     cx: &Context<'_>,
     store: Store<'_>,
-    command: &'static str,
+    command: &'static Command,
     request: &[&[u8]],
     reply: &mut Reply<'_>,
 ) -> Result<(), Failure> {
-    match command {
+    if !command.subcommands.is_empty() && is(request[1], "help") {
+        help(reply, command);
+        return Ok(());
+    }
+    match command.name {
         "time" => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             reply.array(2);
@@ -81,7 +86,7 @@ async fn config(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
             for pair in pairs.chunks_exact(2) {
                 let asked = String::from_utf8_lossy(pair[0]).to_ascii_lowercase();
                 let Some((_, value)) = known.iter().find(|(name, _)| *name == asked) else {
-                    let asked = String::from_utf8_lossy(pair[0]);
+                    let asked = shown(pair[0]);
                     return Err(format!(
                         "ERR Unknown option or number of arguments for CONFIG SET - '{asked}'"
                     )
@@ -102,17 +107,8 @@ async fn config(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
             cx.shared.threads.iter().for_each(|thread| thread.figures.reset());
             reply.ok();
         }
-        ("help", []) => help(reply, request, &["get", "set", "resetstat", "rewrite"]),
         ("rewrite", []) => return Err("ERR The server is running without a config file".into()),
-        (asked @ ("get" | "set" | "resetstat" | "rewrite"), _) => {
-            return Err(
-                format!("ERR wrong number of arguments for 'config|{asked}' command").into()
-            );
-        }
-        _ => {
-            let asked = String::from_utf8_lossy(request[1]);
-            return Err(format!("ERR unknown subcommand '{asked}'. Try CONFIG HELP.").into());
-        }
+        _ => return Err(SYNTAX.into()),
     }
     Ok(())
 }
@@ -145,8 +141,13 @@ fn slowlog(cx: &Context<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> Result
             log.reset();
             reply.ok();
         }
-        ("help", []) => help(reply, request, &["get", "len", "reset"]),
-        _ => return Err(wrong_subcommand(request, &["get", "len", "reset"])),
+        _ => {
+            return Err(
+                "ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG \
+                        HELP."
+                    .into(),
+            );
+        }
     }
     Ok(())
 }
@@ -156,7 +157,12 @@ async fn memory(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
         ("usage", [key, samples @ ..]) => {
             match samples {
                 [] => (),
-                [word, count] if is(word, "samples") => _ = number(count)?,
+                [word, count, rest @ ..] if is(word, "samples") => {
+                    number(count)?;
+                    if !rest.is_empty() {
+                        return Err(SYNTAX.into());
+                    }
+                }
                 _ => return Err(SYNTAX.into()),
             }
             match store.read(key, |item| item.map(|item| item.data.len())).await? {
@@ -165,14 +171,7 @@ async fn memory(store: Store<'_>, request: &[&[u8]], reply: &mut Reply<'_>) -> R
                 None => reply.null(),
             }
         }
-        ("help", []) => help(reply, request, &["usage"]),
-        ("usage", []) => {
-            return Err("ERR wrong number of arguments for 'memory|usage' command".into());
-        }
-        _ => {
-            let asked = String::from_utf8_lossy(request[1]);
-            return Err(format!("ERR unknown subcommand '{asked}'. Try MEMORY HELP.").into());
-        }
+        _ => unreachable!("a request with another subcommand was refused"),
     }
     Ok(())
 }

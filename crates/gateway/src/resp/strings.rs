@@ -144,27 +144,51 @@ impl SetOptions {
     fn returning() -> Self {
         Self { returns: true, ..Self::default() }
     }
+}
 
-    fn parse(arguments: &[&[u8]]) -> Result<Self, Failure> {
+/// The options of a SET or a GETEX. As with Redis, an option may stand there twice.
+#[derive(Debug, Default)]
+struct Options<'a> {
+    only: Option<Only>,
+    returns: bool,
+    keeps_ttl: bool,
+    persists: bool,
+    time: Option<(Unit, &'a [u8])>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(arguments: &[&'a [u8]], is_set: bool) -> Result<Self, Failure> {
         let mut options = Self::default();
         let mut rest = arguments.iter();
         while let Some(option) = rest.next() {
-            let has_time = options.keeps_ttl || options.expires.is_some();
+            let (only, time) = (options.only, options.time);
             match *option {
-                o if is(o, "nx") && options.only.is_none() => options.only = Some(Only::Absent),
-                o if is(o, "xx") && options.only.is_none() => options.only = Some(Only::Present),
-                o if is(o, "get") => options.returns = true,
-                o if is(o, "keepttl") && !has_time => options.keeps_ttl = true,
+                o if is_set && is(o, "nx") && only != Some(Only::Present) => {
+                    options.only = Some(Only::Absent);
+                }
+                o if is_set && is(o, "xx") && only != Some(Only::Absent) => {
+                    options.only = Some(Only::Present);
+                }
+                o if is_set && is(o, "get") => options.returns = true,
+                o if is_set && is(o, "keepttl") && time.is_none() => options.keeps_ttl = true,
+                o if !is_set && is(o, "persist") && time.is_none() => options.persists = true,
                 o => {
-                    let unit = Unit::of(o).filter(|_| !has_time);
-                    let (Some(unit), Some(time)) = (unit, rest.next()) else {
+                    let is_free = !options.keeps_ttl && !options.persists;
+                    let fits =
+                        |unit: &Unit| is_free && time.is_none_or(|(other, _)| other == *unit);
+                    options.time = Unit::of(o).filter(fits).zip(rest.next().copied());
+                    if options.time.is_none() {
                         return Err(SYNTAX.into());
-                    };
-                    options.expires = Some(unit.expiry(time, "set")?);
+                    }
                 }
             }
         }
         Ok(options)
+    }
+
+    /// The expiry that they ask for.
+    fn expires(&self, command: &str) -> Result<Option<Expires>, Failure> {
+        self.time.map(|(unit, time)| unit.expiry(time, command)).transpose()
     }
 }
 
@@ -174,7 +198,9 @@ async fn set(
     request: &[&[u8]],
     reply: &mut Reply<'_>,
 ) -> Result<(), Failure> {
-    let options = SetOptions::parse(&request[3..])?;
+    let given = Options::parse(&request[3..], true)?;
+    let Options { only, returns, keeps_ttl, .. } = given;
+    let options = SetOptions { only, returns, keeps_ttl, expires: given.expires("set")? };
     add(&cx.figures().counters.sets, 1);
     let (done, before) = put(store, request[1], request[2], options).await?;
     match (options.returns, done) {
@@ -221,14 +247,14 @@ async fn getex(
     request: &[&[u8]],
     reply: &mut Reply<'_>,
 ) -> Result<(), Failure> {
-    let expires = match &request[2..] {
-        [] => return get(cx, store, request[1], reply).await,
-        [persist] if is(persist, "persist") => Expires::Never,
-        [unit, time] => Unit::of(unit).ok_or(SYNTAX)?.expiry(time, "getex")?,
-        _ => return Err(SYNTAX.into()),
-    };
+    let options = Options::parse(&request[2..], false)?;
+    if !options.persists && options.time.is_none() {
+        return get(cx, store, request[1], reply).await;
+    }
     let touch = |item: Option<&Item>| {
+        // As with Redis, a time is looked at only if there is something that has one.
         let Some(item) = item else { return Ok((Change::Keep, None)) };
+        let expires = options.expires("getex")?.unwrap_or(Expires::Never);
         let change = match (expires, item.expires_at) {
             (Expires::Never, None) => Change::Keep,
             (expires, _) => Change::Expire(expires),
@@ -354,18 +380,24 @@ mod tests {
     }
 
     #[test]
-    fn options_of_set_that_contradict_each_other_are_refused() {
-        let parse = |text: &str| {
-            let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
-            SetOptions::parse(&words)
+    fn options_that_contradict_each_other_are_refused() {
+        let words = |text: &'static str| text.split(' ').map(str::as_bytes).collect::<Vec<_>>();
+        let is_refused = |text, is_set| {
+            Options::parse(&words(text), is_set).and_then(|given| given.expires("set")).is_err()
         };
-        for text in
-            ["nx xx", "ex 1 px 1", "ex", "keepttl ex 1", "ex 1 keepttl", "what", "ex 0", "px x"]
+        for text in ["nx xx", "ex 1 px 1", "ex", "keepttl ex 1", "ex 1 keepttl", "what", "persist"]
         {
-            assert!(parse(text).is_err(), "{text}");
+            assert!(is_refused(text, true), "{text}");
         }
-        let options = parse("XX GET EX 10").unwrap();
+        for text in ["ex 0", "px x"] {
+            assert!(is_refused(text, true) && is_refused(text, false), "{text}");
+        }
+        for text in ["nx", "persist ex 1", "ex 1 persist", "get", "keepttl", "ex 1 px 1"] {
+            assert!(is_refused(text, false), "{text}");
+        }
+        let words = words("XX GET EX 10 xx EX 20");
+        let options = Options::parse(&words, true).unwrap();
         assert_eq!((options.only, options.returns), (Some(Only::Present), true));
-        assert!(options.expires.is_some());
+        assert_eq!(options.time.unwrap().1, b"20");
     }
 }

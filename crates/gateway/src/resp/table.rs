@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use super::options::shown_of;
+
 /// What executes a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
@@ -47,13 +49,39 @@ pub(crate) struct Command {
     /// The first key, the last one (from the end if negative), and the distance of two; 0: no keys.
     pub keys: (i32, i32, i32),
     pub flags: &'static [&'static str],
+    /// Their names in lower case, and the number of arguments as for a command.
+    pub subcommands: &'static [(&'static str, i32)],
+}
+
+/// Whether a command or subcommand of this arity takes so many arguments.
+fn takes(arity: i32, arguments: usize) -> bool {
+    match usize::try_from(arity) {
+        Ok(exactly) => arguments == exactly,
+        Err(_) => arguments >= arity.unsigned_abs() as usize,
+    }
 }
 
 impl Command {
     pub fn takes(&self, arguments: usize) -> bool {
-        match usize::try_from(self.arity) {
-            Ok(exactly) => arguments == exactly,
-            Err(_) => arguments >= self.arity.unsigned_abs() as usize,
+        takes(self.arity, arguments)
+    }
+
+    /// What is wrong with a request before anything of it is executed, if something is.
+    pub fn refuses(&self, request: &[&[u8]]) -> Option<String> {
+        let wrong_number =
+            |name: &str| format!("ERR wrong number of arguments for '{name}' command");
+        if !self.takes(request.len()) {
+            return Some(wrong_number(self.name));
+        }
+        let asked = request.get(1).filter(|_| !self.subcommands.is_empty())?;
+        let is_asked = |known: &&(&str, i32)| asked.eq_ignore_ascii_case(known.0.as_bytes());
+        match self.subcommands.iter().find(is_asked) {
+            Some((_, arity)) if takes(*arity, request.len()) => None,
+            Some((name, _)) => Some(wrong_number(&format!("{}|{name}", self.name))),
+            None => {
+                let (asked, name) = (shown_of(asked, 128), self.name.to_ascii_uppercase());
+                Some(format!("ERR unknown subcommand '{asked}'. Try {name} HELP."))
+            }
         }
     }
 
@@ -92,8 +120,38 @@ const fn command(
     keys: (i32, i32, i32),
     flags: &'static [&'static str],
 ) -> Command {
-    Command { name, arity, family, keys, flags }
+    Command { name, arity, family, keys, flags, subcommands: &[] }
 }
+
+impl Command {
+    const fn with(self, subcommands: &'static [(&'static str, i32)]) -> Self {
+        Self { subcommands, ..self }
+    }
+}
+
+const OF_CLIENT: &[(&str, i32)] = &[
+    ("id", 2),
+    ("setname", 3),
+    ("getname", 2),
+    ("setinfo", 4),
+    ("info", 2),
+    ("list", -2),
+    ("kill", -3),
+    ("no-evict", 3),
+    ("no-touch", 3),
+    ("reply", 3),
+    ("tracking", -3),
+    ("caching", 3),
+    ("help", 2),
+];
+const OF_COMMAND: &[(&str, i32)] =
+    &[("info", -2), ("count", 2), ("list", -2), ("docs", -2), ("getkeys", -4), ("help", 2)];
+const OF_CONFIG: &[(&str, i32)] =
+    &[("get", -3), ("set", -4), ("resetstat", 2), ("rewrite", 2), ("help", 2)];
+const OF_MEMORY: &[(&str, i32)] = &[("usage", -3), ("help", 2)];
+const OF_OBJECT: &[(&str, i32)] =
+    &[("encoding", 3), ("freq", 3), ("idletime", 3), ("refcount", 3), ("help", 2)];
+const OF_SLOWLOG: &[(&str, i32)] = &[("get", -2), ("len", 2), ("reset", 2), ("help", 2)];
 
 const ONE: (i32, i32, i32) = (1, 1, 1);
 const TWO: (i32, i32, i32) = (1, 2, 1);
@@ -109,8 +167,8 @@ pub(crate) const COMMANDS: &[Command] = {
         command("getbit", 3, Bits, ONE, READ),
         command("setbit", 4, Bits, ONE, WRITE),
         command("auth", -2, Connection, NONE, SAY),
-        command("client", -2, Connection, NONE, SAY),
-        command("command", -1, Connection, NONE, ASK),
+        command("client", -2, Connection, NONE, SAY).with(OF_CLIENT),
+        command("command", -1, Connection, NONE, ASK).with(OF_COMMAND),
         command("echo", 2, Connection, NONE, SAY),
         command("hello", -1, Connection, NONE, SAY),
         command("ping", -1, Connection, NONE, SAY),
@@ -129,7 +187,7 @@ pub(crate) const COMMANDS: &[Command] = {
         command("copy", -3, Keys, TWO, WRITE),
         command("del", -2, Keys, ALL, REMOVE),
         command("exists", -2, Keys, ALL, READ),
-        command("object", -2, Keys, (2, 2, 1), READ),
+        command("object", -2, Keys, (2, 2, 1), READ).with(OF_OBJECT),
         command("rename", 3, Keys, TWO, WRITE),
         command("renamenx", 3, Keys, TWO, WRITE),
         command("touch", -2, Keys, ALL, READ),
@@ -146,10 +204,10 @@ pub(crate) const COMMANDS: &[Command] = {
         command("keys", 2, Scan, NONE, SCAN),
         command("randomkey", 1, Scan, NONE, SCAN),
         command("scan", -2, Scan, NONE, SCAN),
-        command("config", -2, Server, NONE, ASK),
+        command("config", -2, Server, NONE, ASK).with(OF_CONFIG),
         command("info", -1, Server, NONE, ASK),
-        command("memory", -2, Server, (2, 2, 1), SCAN),
-        command("slowlog", -2, Server, NONE, ASK),
+        command("memory", -2, Server, (2, 2, 1), SCAN).with(OF_MEMORY),
+        command("slowlog", -2, Server, NONE, ASK).with(OF_SLOWLOG),
         command("time", 1, Server, NONE, ASK),
         command("append", 3, Strings, ONE, WRITE),
         command("get", 2, Strings, ONE, READ),
@@ -193,6 +251,23 @@ mod tests {
         assert_eq!(keys("ping", 2), [0; 0]);
         assert!(command("get").takes(2) && !command("get").takes(3));
         assert!(command("set").takes(9) && !command("set").takes(2));
+    }
+
+    #[test]
+    fn a_request_is_refused_for_its_subcommand_or_the_number_of_its_arguments() {
+        let refuses = |text: &str| {
+            let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
+            Command::of(words[0]).unwrap().refuses(&words)
+        };
+        for right in ["command", "SLOWLOG Get 5 x", "get k", "object ENCODING k", "client id"] {
+            assert_eq!(refuses(right), None, "{right}");
+        }
+        let number = |name| Some(format!("ERR wrong number of arguments for '{name}' command"));
+        assert_eq!(refuses("get"), number("get"));
+        assert_eq!(refuses("client"), number("client"));
+        assert_eq!(refuses("Client Id x"), number("client|id"));
+        let unknown = "ERR unknown subcommand 'What'. Try SLOWLOG HELP.".to_owned();
+        assert_eq!(refuses("slowlog What"), Some(unknown));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use loch::Version;
 
 use super::options::number;
 use super::table::{Command, Family};
-use super::{HELD, Reply, Session, execute_data, execute_other, tell};
+use super::{HELD, Reply, Session, connection, execute_data, execute_other, tell};
 use crate::clients::Client;
 use crate::context::Context;
 use crate::copies::{Copies, Share};
@@ -170,10 +170,14 @@ impl Session {
         (cx, client): (&Context<'_>, &Client),
         output: &mut Vec<u8>,
     ) -> Result<(), Failure> {
+        // Without MULTI nothing is over: what the client watches stays watched.
+        if !self.transaction.is_open() {
+            return Err("ERR EXEC without MULTI".into());
+        }
         // Its memory is given back when it has ended.
         let transaction = std::mem::take(&mut self.transaction);
         let Transaction { queue, has_failed, watched, share: _share, .. } = transaction;
-        let queue = queue.ok_or("ERR EXEC without MULTI")?;
+        let queue = queue.expect("the transaction is open");
         if has_failed {
             return Err("EXECABORT Transaction discarded because of previous errors.".into());
         }
@@ -294,19 +298,22 @@ async fn execute_queue(
                 }
                 tell(cx, done, reply);
             }
-            _ => match command.name {
-                "ping" if request.len() == 1 => reply.simple("PONG"),
-                "ping" | "echo" => reply.bulk(request[1]),
-                "select" if request[1] == b"0" => reply.ok(),
-                // WATCH ends with EXEC.
-                "unwatch" => reply.ok(),
-                name => {
-                    let name = name.to_ascii_uppercase();
+            // WATCH ends with EXEC.
+            _ if command.name == "unwatch" => reply.ok(),
+            _ => {
+                let start = reply.bytes.len();
+                let done = connection::without_session(reply, command, &request);
+                let done = done.unwrap_or_else(|| {
+                    let name = command.name.to_ascii_uppercase();
                     let said =
                         format!("ERR {name} is not possible in a transaction of this gateway");
-                    tell(cx, Err(said.into()), reply);
+                    Err(said.into())
+                });
+                if done.is_err() {
+                    reply.bytes.truncate(start);
                 }
-            },
+                tell(cx, done, reply);
+            }
         }
     }
 }
