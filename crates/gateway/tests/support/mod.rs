@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use loch::{Cluster, EmbeddedConfig, TableConfig};
+use loch::{ByteSize, Cluster, EmbeddedConfig, TableConfig};
 use loch_gateway::{Address, Gateway, GatewayConfig};
 use tempfile::TempDir;
 
@@ -33,6 +33,13 @@ pub fn gateway_with(config: GatewayConfig) -> Ours {
 pub fn gateway_to(engine: &str, config: GatewayConfig) -> Ours {
     let table = TableConfig { engine: engine.parse().unwrap(), ..TableConfig::default() };
     gateway_of(EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() }, config)
+}
+
+/// A gateway to a table that is small, so that it takes no time to look at all of it.
+pub fn small_gateway() -> Ours {
+    let nodes = EmbeddedConfig { memory: ByteSize::new(8 << 20), ..EmbeddedConfig::default() };
+    let slower_than = None;
+    gateway_of(nodes, GatewayConfig { threads: 2, slower_than, ..GatewayConfig::default() })
 }
 
 /// A gateway to these nodes.
@@ -61,6 +68,9 @@ pub struct Reference {
     folder: TempDir,
 }
 
+/// The versions whose answers the gateway gives.
+const VERSIONS: [(&str, &str); 2] = [("redis-server", "7.0."), ("memcached", "1.6.18")];
+
 impl Reference {
     /// A Redis, if there is one. In CI there has to be one.
     pub fn redis() -> Option<Self> {
@@ -86,6 +96,7 @@ impl Reference {
             }
             process => {
                 let process = process.unwrap_or_else(|error| panic!("{program}: {error}"));
+                note_version(program);
                 let server = Self { process, folder };
                 let until = Instant::now() + PATIENCE;
                 while UnixStream::connect(&socket).is_err() {
@@ -99,6 +110,21 @@ impl Reference {
 
     pub fn connect(&self) -> Client {
         Client::to(self.folder.path().join("socket"))
+    }
+}
+
+/// Says so if a program is not of the version with which the gateway is compared: a test that fails
+/// shows it.
+fn note_version(program: &str) {
+    let said = Command::new(program).arg("--version").output().unwrap();
+    let said = text(&said.stdout).trim().to_owned();
+    let wanted = VERSIONS.into_iter().find(|(name, _)| *name == program).map(|(_, wanted)| wanted);
+    let wanted = wanted.expect("it is one of them");
+    if !said.split([' ', '=']).any(|word| word.starts_with(wanted)) {
+        eprintln!(
+            "NOTE: the gateway answers as {program} {wanted} does, and the one that is installed is \
+             another version ({said}): a difference may be one between these versions"
+        );
     }
 }
 
@@ -194,7 +220,7 @@ impl Client {
     /// The next answer of RESP, whole.
     pub fn resp_answer(&mut self) -> Vec<u8> {
         let mut answer = self.line();
-        let count: i64 = std::str::from_utf8(&answer[1..]).unwrap().trim().parse().unwrap_or(0);
+        let count: i64 = text(&answer[1..]).trim().parse().unwrap_or(0);
         let count = usize::try_from(count).unwrap_or(0);
         match answer[0] {
             b'$' | b'=' if !answer.starts_with(b"$-") => answer.extend(self.exactly(count + 2)),
