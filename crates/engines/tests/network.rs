@@ -8,13 +8,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use loch_engines::EngineError;
-use loch_engines::epoch::Session;
+use loch_engines::epoch::{Grace, Session};
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::{Candidates, TableMap};
-use loch_engines::nessie::{CacheLimits, Client, Expect, PutOptions};
+use loch_engines::nessie::slab::{Chunk, Slab};
+use loch_engines::nessie::{CacheLimits, Client, ExpiryWalk, PutOptions};
+use loch_engines::operation::{Expect, Operation};
 use loch_engines::region::{session_addr, session_left_addr, tables_offset};
 use loch_engines::scan::Cursor;
+use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Caps, Fabric, RegionId, RemoteAddr, VerbCount};
 
@@ -28,8 +30,14 @@ fn two_nodes() -> (World, [Client<SimEndpoint>; 2]) {
 
 /// The same over a fabric that can do this.
 fn two_nodes_of(caps: Caps) -> (World, [Client<SimEndpoint>; 2]) {
-    let options = Options { checksums: true, ..Options::default() };
-    let geometry = Geometry::plan(2, 16 << 20, 1 << 12, 3, 4, 1 << 20, options).unwrap();
+    two_nodes_with(caps, Options::default())
+}
+
+/// The same with a table of these options.
+fn two_nodes_with(caps: Caps, options: Options) -> (World, [Client<SimEndpoint>; 2]) {
+    let options = Options { checksums: true, ..options };
+    let slots = if options.evicts { 3 } else { 4 };
+    let geometry = Geometry::plan(2, 16 << 20, 1 << 12, 3, slots, 1 << 20, options).unwrap();
     let shape = geometry.validate().unwrap();
     let offset = tables_offset(4);
     let profile = Profile { retry_ns: 1_000_000, caps, ..Profile::CONNECTX_3_56 };
@@ -197,6 +205,142 @@ fn a_client_that_dropped_an_operation_is_waited_for_by_nobody() {
     }
 }
 
+/// Each kind of operation is the last one of its client. In a table that evicts they also mark
+/// slots.
+#[test]
+fn a_client_that_is_not_used_after_any_kind_of_operation_is_waited_for_by_nobody() {
+    let kinds = 0..OPERATIONS.len() + 7;
+    for (kind, evicts) in kinds.flat_map(|kind| [(kind, false), (kind, true)]) {
+        let caps = Profile::CONNECTX_3_56.caps;
+        let (world, [here, there]) = two_nodes_with(caps, Options { evicts, ..Options::default() });
+        let (key, other) = (key_with_its_slots_at(here.map(), THERE), b"other".to_vec());
+        let theirs = [(key.clone(), 7u64.to_le_bytes()), (other.clone(), [1; 8])];
+        let there = Rc::new(there);
+        run(&world, &there, |client| async move {
+            client.put_many(&theirs, |_, _| ()).await.unwrap();
+            client.come_to_rest().await.unwrap();
+        });
+        let done = Rc::new(Cell::new(false));
+        let is_done = done.clone();
+        run(&world, &Rc::new(here), |client| async move {
+            let keys = [key.clone(), other, b"none".to_vec()];
+            match OPERATIONS.get(kind) {
+                Some(operation) => _ = client.execute(&key, *operation).await.unwrap(),
+                None => operate_on_many(&client, kind - OPERATIONS.len(), &keys).await,
+            }
+            client.come_to_rest().await.unwrap();
+            assert!(client.fabric().is_settled(client.fabric().posted()), "kind {kind}");
+            is_done.set(true);
+        });
+        let announced = world.load(session_addr(HERE, 0).add(8));
+        assert_eq!((done.get(), announced & 1), (true, 0), "kind {kind}, evicts: {evicts}");
+        run(&world, &there, |client| async move {
+            let mut grace = Grace::begin(client.fabric(), client.map().sessions()).await.unwrap();
+            assert!(grace.has_passed(client.fabric()).await.unwrap(), "kind {kind}");
+        });
+    }
+}
+
+const OPERATIONS: [Operation<'_>; 10] = [
+    Operation::Contains,
+    Operation::Put { value: b"new", options: PutOptions { expires_at_ms: None } },
+    Operation::Put { value: b"over", options: PutOptions { expires_at_ms: Some(1) } },
+    Operation::PutIf {
+        value: b"new",
+        expect: Expect::Absent,
+        options: PutOptions { expires_at_ms: None },
+    },
+    Operation::Delete { of: None },
+    Operation::Delete { of: Some(1) },
+    Operation::FetchAdd(1),
+    Operation::Append(b"more"),
+    Operation::Touch { of: None, options: PutOptions { expires_at_ms: None } },
+    Operation::Touch { of: None, options: PutOptions { expires_at_ms: Some(1) } },
+];
+
+/// An operation on several keys, or in several steps, of which the kind has that number.
+async fn operate_on_many(client: &Client<SimEndpoint>, kind: usize, keys: &[Vec<u8>]) {
+    match kind {
+        0 => client.get_many(keys, |_, _| ()).await.unwrap(),
+        1 => client.contains_many(keys, |_, _| ()).await.unwrap(),
+        2 => client.put_many(&pairs(keys, 3), |_, _| ()).await.unwrap(),
+        3 => client.delete_many(keys, |_, _| ()).await.unwrap(),
+        4 => _ = client.get(&keys[0], Buf::new()).await.unwrap(),
+        5 => _ = client.scan(&Cursor::default(), &mut |_| ()).await.unwrap(),
+        _ => {
+            let place = client.reserve(&keys[0], 100, PutOptions::default()).await.unwrap();
+            place.commit().await.unwrap();
+        }
+    }
+}
+
+/// Nobody waits for the WRITE of a mark, so it may reach its slot after the operation has ended.
+#[test]
+fn a_mark_that_is_under_way_is_announced() {
+    let caps = Profile::CONNECTX_3_56.caps;
+    let (world, [here, there]) =
+        two_nodes_with(caps, Options { evicts: true, ..Options::default() });
+    let key = key_with_its_slots_at(here.map(), THERE);
+    let again = key.clone();
+    run(&world, &Rc::new(there), |client| async move {
+        client.put(&key, b"theirs", PutOptions::default()).await.unwrap();
+    });
+    let announced = world.clone();
+    run(&world, &Rc::new(here), |client| async move {
+        let announced = || announced.load(session_addr(HERE, 0).add(8)) & 1 == 1;
+        assert!(client.get(&again, Buf::new()).await.unwrap().is_some());
+        let fabric = client.fabric();
+        assert!(!fabric.is_settled(fabric.posted()), "the mark is under way");
+        assert!(announced());
+        client.come_to_rest().await.unwrap();
+        assert!(fabric.is_settled(fabric.posted()) && !announced());
+    });
+}
+
+/// The walk removes a value in another node's memory, of which it has seen an old entry in its own.
+/// Between two walks its session is not used.
+#[test]
+fn a_walk_for_what_has_expired_waits_for_its_notes_before_it_ends() {
+    let (world, [here, there]) = two_nodes();
+    let (here, there) = (Rc::new(here), Rc::new(there));
+    let over = PutOptions { expires_at_ms: Some(1) };
+    for client in [&here, &there] {
+        run(&world, client, |client| async move {
+            client.put(b"key", &[1; 100], over).await.unwrap();
+            client.come_to_rest().await.unwrap();
+        });
+    }
+    // The note of the old entry gets lost.
+    let map = here.map();
+    let chunk_at = |chunk: &u64| Chunk::from_word(world.load(map.chunk_addr(0, *chunk)));
+    let is_leased = |chunk: &u64| matches!(chunk_at(chunk), Some(Chunk::Leased { .. }));
+    let chunk = (0..map.shape.geometry.chunks).find(is_leased).unwrap();
+    let Some(Chunk::Leased { class, chunks, .. }) = chunk_at(&chunk) else { unreachable!() };
+    let class = map.slab_class(chunk as u32, class, chunks).unwrap();
+    let note = map.slab_addr(Slab { dti: 0, chunk: chunk as u32 }).add(class.note_at(0));
+    assert_ne!(world.load(note), 0, "it was noted");
+    world.store(note, 0);
+    let endpoint = world.endpoint(world.add_process(HERE));
+    world.store(session_addr(HERE, 1), 3);
+    let (session, limits) = (Session::new(HERE, 1, 3), CacheLimits::default());
+    let node = Rc::new(Client::new(endpoint, here.map().clone(), session, limits, 100_000));
+    let announced = world.clone();
+    run(&world, &node, |node| async move {
+        let (mut walk, mut removed) = (ExpiryWalk::default(), 0);
+        loop {
+            let seen = node.expire_some(&mut walk).await.unwrap();
+            removed += seen.removed;
+            let fabric = node.fabric();
+            assert!(fabric.is_settled(fabric.posted()));
+            assert_eq!(announced.load(session_addr(HERE, 1).add(8)) & 1, 0);
+            if seen.is_over {
+                break;
+            }
+        }
+        assert_eq!(removed, 1);
+    });
+}
+
 /// The client knows how long entries are by the one that it has read before.
 #[test]
 fn an_entry_is_read_at_once_if_that_costs_less_than_a_round_trip() {
@@ -355,6 +499,54 @@ fn a_batch_tells_which_of_its_keys_have_an_unknown_outcome() {
         assert!(matches!(gone, Err(EngineError::Fabric(_))), "{gone:?}");
     });
     assert_eq!(*stored.borrow(), [0], "the CAS at the other node had its own outcome");
+}
+
+/// Nothing names the entries of PUTs that certainly had no effect: one whose look failed, and one
+/// whose CAS was not sent.
+#[test]
+fn a_batch_that_failed_gives_its_entries_back() {
+    let (world, [here, _]) = two_nodes();
+    let here = Rc::new(here);
+    let key = key_with_its_slots_at(here.map(), THERE);
+    let remembered = key.clone();
+    run(&world, &here, |client| async move {
+        client.put_many(&pairs(&[remembered], 1), |_, _| ()).await.unwrap();
+    });
+    world.cut(HERE, THERE);
+    let report = Rc::new(Cell::new(None));
+    let (seen, within) = (report.clone(), world.clone());
+    run(&world, &here, |client| async move {
+        // This is how the client learns that the connection is broken.
+        assert!(client.fabric().fetch_add(RemoteAddr::new(THERE, 0), 0).await.is_err());
+        let others = names(0);
+        for names in [&others[..], &[key.clone()][..], &[&others[..], &[key]].concat()[..]] {
+            let put = client.put_many(&pairs(names, 2), |_, _| ()).await;
+            assert!(matches!(put, Err(EngineError::Fabric(_))), "{put:?}");
+        }
+        within.heal(HERE, THERE);
+        client.fabric().reconnect(THERE).await.unwrap();
+        seen.set(Some(client.check().await.unwrap()));
+    });
+    let report = report.take().expect("it has ended");
+    assert_eq!((report.unshown, report.broken), (0, vec![]));
+}
+
+/// The cache remembers that the value may expire, and not whether it has.
+#[test]
+fn a_batch_does_not_delete_a_remembered_value_that_has_expired() {
+    let (world, [here, _]) = two_nodes();
+    run(&world, &Rc::new(here), |client| async move {
+        let at_ms = client.fabric().wall_ms() + 2;
+        let options = PutOptions { expires_at_ms: Some(at_ms) };
+        client.put(b"key", b"value", options).await.unwrap();
+        assert!(client.get(b"key", Buf::new()).await.unwrap().is_some());
+        while client.fabric().wall_ms() <= at_ms {
+            client.fabric().pause(500).await;
+        }
+        let mut had_values = Vec::new();
+        client.delete_many(&[b"key"], |_, had_value| had_values.push(had_value)).await.unwrap();
+        assert_eq!(had_values, [false]);
+    });
 }
 
 /// Grace periods do not wait for an observer: it looks at each slot again after the entry was read.
