@@ -52,8 +52,7 @@ fn kernel_tells_of_processes() -> bool {
 }
 
 fn node(dir: &TempDir) -> Node {
-    let command = Node::command(dir.path(), "a", &["--memory", "64MiB"]);
-    Node::start_by(apart(&command), dir.path(), "a")
+    Node::start_by(apart(&Command::new(LOCH)), dir.path(), "a", &["--memory", "64MiB"])
 }
 
 fn gateway(dir: &TempDir, node: &Node) -> Gateway {

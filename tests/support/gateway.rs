@@ -36,6 +36,8 @@ impl Gateway {
     pub fn start_by(mut command: Command, dir: &Path, node: &Node, name: &str) -> Self {
         let (resp, memcached) = (dir.join(format!("{name}.resp")), dir.join(format!("{name}.mc")));
         command.arg("gateway").arg("--socket").arg(&node.socket).args(["--threads", "2"]);
+        // Between machines, nodes may not have met yet.
+        command.args(["--wait", "1m"]);
         command.arg("--resp").arg(format!("unix:{}", resp.display()));
         command.args(["--resp", "127.0.0.1:0"]);
         command.arg("--memcached").arg(format!("unix:{}", memcached.display()));

@@ -214,14 +214,14 @@ pub struct Node {
 impl Node {
     /// Starts node `name` of `dir`, and waits until it is ready.
     pub fn start(dir: &Path, name: &str, flags: &[&str]) -> Self {
-        Self::start_by(Self::command(dir, name, flags), dir, name)
+        Self::start_by(loch(), dir, name, flags)
     }
 
-    /// Starts it by a command that was made from [`Node::command`].
-    pub fn start_by(mut command: Command, dir: &Path, name: &str) -> Self {
+    /// Starts it by a command to which the arguments of `loch` are added.
+    pub fn start_by(command: Command, dir: &Path, name: &str, flags: &[&str]) -> Self {
         let log = dir.join(format!("{name}.log"));
         let to = fs::File::options().create(true).append(true).open(&log);
-        let child = command
+        let child = Self::serving(command, dir, name, flags)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(to.expect("a log file"))
@@ -246,7 +246,10 @@ impl Node {
 
     /// `loch serve` for node `name` of `dir`.
     pub fn command(dir: &Path, name: &str, flags: &[&str]) -> Command {
-        let mut command = loch();
+        Self::serving(loch(), dir, name, flags)
+    }
+
+    fn serving(mut command: Command, dir: &Path, name: &str, flags: &[&str]) -> Command {
         command.arg("serve").args(["--name", name]);
         command.arg("--socket").arg(socket_of(dir, name));
         command.arg("--region").arg(region_of(dir, name));
