@@ -46,9 +46,10 @@ hit-ratios: ## measure what caches find, beside memcached, Redis and simulated p
 soak: ## run new seeds of the simulation; SECONDS=600 for ten minutes
 	scripts/simulate.sh soak $(or $(SECONDS),60)
 
-stress: ## threads and processes that come and go where memory is short: six tests of SECONDS=60 each
+stress: ## threads and processes that come, go and drop futures where memory is short: SECONDS=60 for each of 18 runs
 	LOCH_STRESS_SECONDS=$(SECONDS) cargo test --release --locked -p loch-engines --test stress -- --nocapture
 	LOCH_STRESS_SECONDS=$(SECONDS) cargo test --release --locked -p loch-cli --test crash -- --nocapture nothing_is_lost_where_six
+	LOCH_STRESS_SECONDS=$(SECONDS) cargo test --release --locked -p loch --test cancellation -- --nocapture
 
 mutants: ## change the code in many ways and see whether a test notices: hours; ARGS="--re layout/slab.rs"
 	scripts/mutants.sh $(ARGS)
