@@ -42,7 +42,7 @@ enum Command {
     /// Run one seed and report what happened
     One {
         /// A workload of nessie (hot, full, reuse, long, moves, scarce, wraps, held-up, expiry,
-        /// coarse, batches, pins, hosts), or of an engine with workers (server, hybrid,
+        /// coarse, batches, pins, hosts, dropped), or of an engine with workers (server, hybrid,
         /// server-scarce, hybrid-scarce, herd-store, herd-cache, pilaf, kv-direct, example)
         workload: Name,
         seed: u64,

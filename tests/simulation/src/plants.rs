@@ -45,7 +45,7 @@ impl Family {
                 // The rules of the engine are the same whoever shares connections, whether the
                 // table evicts, and whether somebody scans it.
                 let kinds = Kind::all(Protocol::Loch).into_iter();
-                let others = [Workload::Hosts, Workload::Cache, Workload::Scans];
+                let others = [Workload::Hosts, Workload::Cache, Workload::Scans, Workload::Dropped];
                 let kinds = kinds.filter(|kind| !others.contains(&kind.workload));
                 kinds.map(Subject::Nessie).collect()
             }
@@ -152,6 +152,12 @@ fn workloads(bug: Bug) -> Option<&'static [Workload]> {
         Bug::MoveUnnoted | Bug::MoveNotedEarly | Bug::MovesNotFollowed | Bug::MoveAwaitedInVain => {
             &[Workload::Scans]
         }
+        Bug::LeftLeased
+        | Bug::LeftSeized
+        | Bug::LeftClosing
+        | Bug::LeftForming
+        | Bug::LeftSeenEarly
+        | Bug::GatheredLost => &[Workload::Dropped],
         bug if is_of_reuse(bug) => &[Workload::Scarce, Workload::Wraps],
         _ => return None,
     })

@@ -2,9 +2,10 @@
 
 mod batches;
 mod pins;
+mod rests;
 mod scans;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -36,6 +37,8 @@ pub struct Notes {
     values: RefCell<u64>,
     /// Versions that clients were told, by key: conditional PUTs ask for one of the last.
     versions: RefCell<BTreeMap<u64, Vec<u64>>>,
+    /// The clients that have done their work, and rest.
+    resting: Cell<usize>,
     /// Keys that are never deleted, and have a value by now.
     stays: RefCell<BTreeSet<u64>>,
     /// The expiries of values, as operations that no client called.
@@ -55,6 +58,7 @@ impl Notes {
             absurd: RefCell::default(),
             values: RefCell::new(1 << 20),
             versions: RefCell::default(),
+            resting: Cell::default(),
             stays: RefCell::default(),
             expiries: RefCell::default(),
             expires_at_ms: RefCell::default(),
@@ -272,8 +276,13 @@ pub async fn work(
         }
     });
     lanes::run(setting.lanes, operations, |()| ()).await;
+    if setting.rests {
+        rests::rest(&client, &setting, &notes).await;
+    }
     // If the client cannot detach in order, its node treats the rest as a dead client's.
-    let _ = client.detach().await;
+    if client.detach().await.is_ok() && setting.rests {
+        rests::has_left(&client, &notes);
+    }
 }
 
 /// Moves a checked key, or one that is never deleted.
@@ -297,17 +306,31 @@ fn own(client: &Client) -> &nessie::Client<SimEndpoint> {
     own
 }
 
+/// For how long a client waits for an operation before it drops the future.
+#[derive(Clone, Copy)]
+enum Patience {
+    Us(u64),
+    Polls(u32),
+}
+
 /// The result of a future, unless the client loses patience.
 async fn unless_dropped<T>(
     client: &Client,
-    patience_us: Option<u64>,
+    patience: Option<Patience>,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    let Some(patience_us) = patience_us else { return Some(work.await) };
-    let (mut work, mut over) = (pin!(work), pin!(client.fabric().pause(patience_us)));
+    let (us, mut polls) = match patience {
+        None => return Some(work.await),
+        Some(Patience::Us(us)) => (us, u32::MAX),
+        Some(Patience::Polls(polls)) => (u64::from(u32::MAX), polls),
+    };
+    let (mut work, mut over) = (pin!(work), pin!(client.fabric().pause(us)));
     poll_fn(|cx| match work.as_mut().poll(cx) {
         Poll::Ready(result) => Poll::Ready(Some(result)),
-        Poll::Pending => over.as_mut().poll(cx).map(|()| None),
+        Poll::Pending => {
+            polls -= 1;
+            if polls == 0 { Poll::Ready(None) } else { over.as_mut().poll(cx).map(|()| None) }
+        }
     })
     .await
 }
@@ -356,7 +379,7 @@ async fn operate(
         false => pick(key, is_number, setting, notes, &mut random.borrow_mut()),
     };
     let at = notes.called(client, number, key, ask);
-    let patience_us = patience_us(setting, random);
+    let patience = patience(setting, random);
     let options = match ask {
         Ask::Put(value)
         | Ask::PutIfAbsent(value)
@@ -377,7 +400,7 @@ async fn operate(
         notes.touches(key, options);
     }
     let answered = answer(client, key, ask, options, setting, notes);
-    let outcome = match unless_dropped(client, patience_us, answered).await {
+    let outcome = match unless_dropped(client, patience, answered).await {
         None => Outcome::Unknown,
         Some(Ok(answer)) => Outcome::Known(answer),
         Some(Err(error)) => notes.failed(number, key, ask, &error),
@@ -387,10 +410,17 @@ async fn operate(
 }
 
 /// How long a client waits for an operation, if it does not wait for its end.
-fn patience_us(setting: &Setting, random: &RefCell<ChaCha8Rng>) -> Option<u64> {
+fn patience(setting: &Setting, random: &RefCell<ChaCha8Rng>) -> Option<Patience> {
     let mut random = random.borrow_mut();
     let cancels = setting.cancels > 0.0 && random.random_bool(setting.cancels);
-    cancels.then(|| random.random_range(1..12))
+    cancels.then(|| match setting.rests && random.random() {
+        true => {
+            // Most operations wait a few times, and those that make room for a value very often.
+            let most = [8, 40, 300][random.random_range(0..3usize)];
+            Patience::Polls(random.random_range(1..=most))
+        }
+        false => Patience::Us(random.random_range(1..12)),
+    })
 }
 
 fn pick(

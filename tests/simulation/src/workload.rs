@@ -57,6 +57,10 @@ pub enum Workload {
     /// Scans of the table, beside keys that are moved and never deleted, and the work of other
     /// workloads. Loch's protocol alone has scans.
     Scans,
+    /// Futures that are dropped wherever they wait, in sessions that live on, beside the work of
+    /// other workloads. Nobody dies, so nobody but the sessions themselves puts right what they
+    /// leave.
+    Dropped,
 }
 
 /// By which rules the clients go.
@@ -138,6 +142,8 @@ pub struct Setting {
     pub stays: u64,
     /// The share of operations that are dropped before they are over.
     pub cancels: f64,
+    /// Whether clients rest after their work, when it is looked at what they have left.
+    pub rests: bool,
     /// Keys whose histories are checked.
     pub keys: u64,
     /// Other keys, which come and go to be in the way.
@@ -208,6 +214,7 @@ impl Kind {
                     | Workload::Hosts
                     | Workload::Cache
                     | Workload::Scans
+                    | Workload::Dropped
             );
             protocol == Protocol::Loch || !is_own
         };
@@ -248,7 +255,7 @@ const SWITCHED_ON: f64 = 0.45;
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Workload; 16] = [
+    pub const ALL: [Workload; 17] = [
         Self::Hot,
         Self::Full,
         Self::Reuse,
@@ -265,6 +272,7 @@ impl Workload {
         Self::FarBatches,
         Self::Cache,
         Self::Scans,
+        Self::Dropped,
     ];
 
     /// Its name on the command line.
@@ -286,6 +294,7 @@ impl Workload {
             Workload::Hosts => "hosts",
             Workload::Cache => "cache",
             Workload::Scans => "scans",
+            Workload::Dropped => "dropped",
         }
     }
 
@@ -303,6 +312,7 @@ impl Workload {
             Self::Hosts => variants::hosts(random),
             Self::Cache => variants::cache(random),
             Self::Scans => variants::scans(random),
+            Self::Dropped => variants::dropped(random),
             _ => self.usual(random),
         }
     }
@@ -367,6 +377,7 @@ impl Workload {
             pins: 0.0,
             scans: 0.0,
             stays: 0,
+            rests: false,
             cancels: if random.random_bool(0.3) { 0.1 } else { 0.0 },
             // The search for an explanation is exponential in the concurrent operations on a key.
             keys: if lanes > 1 { keys.max(2) } else { keys },
@@ -397,7 +408,8 @@ impl Workload {
             | Workload::Pins
             | Workload::Hosts
             | Workload::Cache
-            | Workload::Scans => (2, 4, 16),
+            | Workload::Scans
+            | Workload::Dropped => (2, 4, 16),
             Workload::Full => {
                 let buckets = BUCKETS_MIN + random.random_range(0..=2u32);
                 let slots = u64::from(buckets) * slots_of_buckets;

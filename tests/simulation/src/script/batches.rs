@@ -10,7 +10,7 @@ use loch_history::{Answer, Ask, Outcome};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Notes, key_name, own, patience_us, unless_dropped, value_of};
+use super::{Notes, key_name, own, patience, unless_dropped, value_of};
 use crate::Client;
 use crate::cluster::reconnect;
 use crate::workload::Setting;
@@ -57,7 +57,7 @@ pub(super) async fn operate(
         setting,
         notes,
     };
-    let patience = patience_us(setting, random);
+    let patience = patience(setting, random);
     let only_whether = random.borrow_mut().random_bool(0.1);
     let done = match (writes, deletes) {
         (true, false) => unless_dropped(client, patience, batch.put(client, &asks)).await,

@@ -11,7 +11,7 @@ use loch_history::{Answer, Ask, Outcome};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Notes, key_name, own, patience_us, unless_dropped};
+use super::{Notes, key_name, own, patience, unless_dropped};
 use crate::Client;
 use crate::cluster::reconnect;
 use crate::workload::Setting;
@@ -31,7 +31,7 @@ pub(super) async fn operate(
     let key = random.borrow_mut().random_range(0..setting.keys);
     let at = notes.called(client, number, key, Ask::Get);
     let called_ms = client.fabric().wall_ms();
-    let patience = patience_us(setting, random);
+    let patience = patience(setting, random);
     let name = key_name(key);
     let pinned = unless_dropped(client, patience, own(client).pin(&name)).await;
     let pinned = match pinned {

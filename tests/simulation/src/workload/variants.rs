@@ -71,6 +71,19 @@ pub fn scans(random: &mut impl Rng) -> Setting {
     setting
 }
 
+/// The work of another workload by clients that live as long as the run, and drop many futures.
+pub fn dropped(random: &mut impl Rng) -> Setting {
+    use Workload::{Batches, Cache, FarBatches, HeldUp, Moves, Pins, Reuse, Scarce, Wraps};
+    let others =
+        [Scarce, Scarce, Cache, Cache, Reuse, HeldUp, Wraps, Batches, FarBatches, Moves, Pins];
+    let mut setting = others[random.random_range(0..others.len())].setting(random);
+    setting.cancels = random.random_range(0.1..0.7);
+    (setting.rests, setting.lives) = (true, None);
+    (setting.kill_every_us, setting.cut_every_us, setting.crash_every_us) = (0, 0, 0);
+    (setting.faults.deaths, setting.faults.pauses, setting.faults.stops) = (0.0, 0.0, 0.0);
+    setting
+}
+
 /// The work of another workload by several clients of few hosts, which share connections. Clients
 /// die more often than elsewhere, and what they have under way is held up for as long as the node
 /// takes to fence them.

@@ -142,3 +142,15 @@ impl<F: Fabric> Client<F> {
         InHand { client: self, wait, was_listed: false }
     }
 }
+
+#[cfg(feature = "planted")]
+impl<F: Fabric> Client<F> {
+    /// Whether this client goes on with a slab, which is out of use, when it is used again.
+    pub fn has_in_hand(&self, slab: Slab) -> bool {
+        let has = |slabs: &[(Slab, Class)]| slabs.iter().any(|(at, _)| *at == slab);
+        self.waits.borrow().iter().any(|wait| match &wait.then {
+            Then::Rested(..) => false,
+            Then::Seize(slabs) | Then::TakeApart(_, slabs) | Then::Empty(_, slabs) => has(slabs),
+        })
+    }
+}
