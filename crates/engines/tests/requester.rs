@@ -3,6 +3,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -14,7 +16,7 @@ use loch_engines::operation::{Conditional, Operation, Outcome, PutOptions};
 use loch_engines::requests::message::{Expected, ReplyHead};
 use loch_engines::requests::*;
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, RemoteAddr};
+use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, RemoteAddr, lanes};
 
 const HOME: RegionId = RegionId(0);
 const FAR: RegionId = RegionId(1);
@@ -531,4 +533,42 @@ fn the_results_of_a_packet_lie_where_it_says() {
     assert_eq!(reply.packed().unwrap(), b"results");
     let at = reply.value_at();
     assert_eq!(&reply.into_buf()[at], b"results");
+}
+
+/// The output of a future, unless it is dropped after so many polls.
+async fn within<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut left) = (pin!(future), polls);
+    poll_fn(|cx| {
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// There is one number at the worker. A lane that has it and a lane that waits for it are dropped,
+/// however far they have come, and leave it to the next.
+#[test]
+fn requests_that_are_dropped_anywhere_leave_their_slots_to_others() {
+    for polls in (1..40).chain([64, 100, 256]) {
+        let rig = Rig::new(met());
+        rig.script.seeks.set(true);
+        rig.call(PUT).unwrap();
+        let script = rig.script.clone();
+        let found = rig.run(move |requester, endpoint| async move {
+            let call = |operation| requester.call(&*endpoint, TO, KEY, operation, Buf::new());
+            // Nobody answers.
+            let both = [PUT, PUT].map(|put| within(polls, call(put)));
+            lanes::run(2, both, |ended| assert!(ended.is_none())).await;
+            let absent = Answer::Done(Outcome::Absent);
+            script.fates.borrow_mut().push_back(Fate::Answer(absent));
+            call(Operation::Get).await
+        });
+        assert!(found.unwrap().into_found().unwrap().is_none(), "{polls}");
+        // It came at the first attempt.
+        assert_eq!(rig.script.tickets().last().map(|ticket| ticket.attempt), Some(0), "{polls}");
+    }
 }

@@ -105,9 +105,9 @@ impl Cluster {
     }
 
     pub fn load(&self, lanes: usize, ops: usize, timing: Timing) -> Load {
-        let Setting { numbers_from, value_bytes, churns, .. } = *self.setting();
+        let Setting { numbers_from, value_bytes, churns, cancels, .. } = *self.setting();
         let (names, timeout_us) = (self.names.clone(), timing.timeout_us);
-        Load { lanes, ops, names, numbers_from, value_bytes, churns, timeout_us }
+        Load { lanes, ops, names, numbers_from, value_bytes, churns, cancels, timeout_us }
     }
 
     /// Whether a worker SENDs its replies. Its process then has to stay alive.

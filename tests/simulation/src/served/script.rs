@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 
 use loch::simulated::SimNet;
 use loch_engines::operation::{PutOptions, Value};
@@ -35,6 +37,8 @@ pub struct Load {
     pub value_bytes: &'static [usize],
     /// Whether most keys come and go.
     pub churns: bool,
+    /// The share of operations that are dropped before they are over.
+    pub cancels: f64,
     /// A client's patience.
     pub timeout_us: u64,
 }
@@ -143,11 +147,14 @@ struct Lane<'a> {
 
 impl Lane<'_> {
     async fn operation(&self, random: &RefCell<ChaCha8Rng>) {
-        let (key, kind, len) = {
+        let (key, kind, len, polls) = {
             let random = &mut *random.borrow_mut();
             let lengths = self.load.value_bytes;
             let len = lengths[random.random_range(0..lengths.len())] - 8;
-            (random.random_range(0..self.load.names.len() as u64), random.random_range(0..16), len)
+            let key = random.random_range(0..self.load.names.len() as u64);
+            let kind = random.random_range(0..16);
+            let drops = self.load.cancels > 0.0 && random.random_bool(self.load.cancels);
+            (key, kind, len, drops.then(|| random.random_range(1..60)))
         };
         let (name, is_number) = (&self.load.names[key as usize][..], self.is_number(key));
         let Some(asked) = self.draw(key, kind) else {
@@ -164,7 +171,9 @@ impl Lane<'_> {
             Ask::Touch(tag) if tag >> 33 & 1 == 1 => PutOptions { expires_at_ms: Some(FAR_OFF_MS) },
             _ => PutOptions::default(),
         };
-        let answered = ask(self.client, name, asked, options, bytes_of, tag_of).await;
+        let asks = ask(self.client, name, asked, options, bytes_of, tag_of);
+        // The outcome of a dropped operation stays unknown.
+        let Some(answered) = within(polls, asks).await else { return };
         if let Ok(Answer::Found(Some((_, version))) | Answer::Stored(version)) = answered {
             self.versions.borrow_mut().insert(key, version);
         }
@@ -194,4 +203,18 @@ impl Lane<'_> {
             _ => Ask::Delete,
         })
     }
+}
+
+/// The output of a future, unless it is dropped after so many polls.
+async fn within<T>(polls: Option<u32>, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut polled) = (pin!(future), 0);
+    poll_fn(|cx| {
+        polled += 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if polls == Some(polled) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }

@@ -51,6 +51,8 @@ pub struct Setting {
     pub churns: bool,
     /// Whether values disappear by themselves.
     pub evicts: bool,
+    /// The share of operations that are dropped before they are over.
+    pub cancels: f64,
     /// Turns of the table's housekeeper for each turn of a worker; 0: it has none.
     pub housekeeping: f64,
     /// One in this many idle turns of a worker is followed by a report.
@@ -122,6 +124,7 @@ impl Setting {
             value_bytes: VALUE_BYTES,
             churns: false,
             evicts: false,
+            cancels: if random.random_bool(0.3) { 0.1 } else { 0.0 },
             housekeeping: 0.0,
             turns_a_report: 50,
             kill_every_us: sometimes(random, 400),
