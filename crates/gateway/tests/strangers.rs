@@ -6,14 +6,14 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use loch_gateway::GatewayConfig;
+use loch_gateway::{GatewayConfig, PasswordSource};
 use support::{Ours, text};
 use tempfile::NamedTempFile;
 
 fn gateway() -> (Ours, NamedTempFile) {
     let mut file = NamedTempFile::new().unwrap();
-    file.write_all(b"secret\n").unwrap();
-    let password = Some(file.path().to_owned());
+    file.write_all(b"secretly\n").unwrap();
+    let password = Some(PasswordSource::File(file.path().to_owned()));
     (support::gateway_with(GatewayConfig { password, ..GatewayConfig::default() }), file)
 }
 
@@ -38,7 +38,7 @@ fn a_client_that_guesses_is_served_a_guess_at_a_time_and_is_counted() {
     }
     assert!(began.elapsed() >= least, "{:?}", began.elapsed());
     // The right one is right all the same, and whoever knows it is not held up by a wrong one.
-    client.send(b"AUTH secret\r\nINFO stats\r\n");
+    client.send(b"AUTH secretly\r\nINFO stats\r\n");
     assert_eq!(client.line(), b"+OK\r\n");
     let stats = text(&client.resp_answer());
     let counted = format!("acl_access_denied_auth:{}\r\n", 2 * GUESSES);
@@ -51,7 +51,7 @@ fn a_client_that_does_not_give_the_password_has_to_go_after_a_while() {
     let began = Instant::now();
     let mut silent = [gateway.resp(), gateway.memcached()];
     let mut known = gateway.resp();
-    known.send(b"AUTH secret\r\n");
+    known.send(b"AUTH secretly\r\n");
     assert_eq!(known.line(), b"+OK\r\n");
     for client in &mut silent {
         assert_eq!(text(&client.rest()), "");
