@@ -313,7 +313,7 @@ impl Session {
             return Ok(());
         }
         let patience_us = self.patience_us.get();
-        // Whoever is the next to come to rest goes on waiting if this future is dropped.
+        // If this future is dropped, the next call goes on waiting.
         let unfinished = Unfinished(&self.has_posted);
         self.settle_within(fabric, patience_us, || !self.is_working()).await?;
         std::mem::forget(unfinished);
