@@ -39,6 +39,8 @@ pub enum Bug {
     BatchLooksHomeLast,
     /// A tentative insert of a batch does not look for another insert of the same key.
     BatchDuplicateStays,
+    /// The entry of a batch's insert that has withdrawn its word is named by the same word again.
+    BatchWordTwice,
     /// A PUT that lost its CAS to any operation on the key counts as done.
     AbsorbAnything,
     /// A PUT whose CAS expected a remembered word also counts as done.

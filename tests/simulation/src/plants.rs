@@ -144,6 +144,7 @@ fn workloads(bug: Bug) -> Option<&'static [Workload]> {
         | Bug::BatchForgetsRest
         | Bug::BatchLooksHomeLast
         | Bug::BatchDuplicateStays
+        | Bug::BatchWordTwice
         | Bug::BatchDeletesAnyway
         | Bug::BatchRestUnpinned => &[Workload::Batches],
         Bug::BatchUnknownFailed => &[Workload::FarBatches],

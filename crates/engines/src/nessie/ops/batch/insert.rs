@@ -50,7 +50,9 @@ impl<F: Fabric> Client<F> {
                 Ok(Inserted::Yes) => stored(number, batch.written[number].version),
                 Ok(Inserted::No) => batch.rest.push(*key),
                 Ok(Inserted::Withdrawn) => {
-                    renewed.insert(*key);
+                    if !planted::is(Bug::BatchWordTwice) {
+                        renewed.insert(*key);
+                    }
                     batch.rest.push(*key);
                 }
                 Err(error) => {
