@@ -629,7 +629,7 @@ fn what_may_have_been_done_is_told_before_what_was_not() {
 const HAVE_VALUES: [&[u8]; 4] = [b"ours 1", b"ours 2", b"theirs 1", b"theirs 2"];
 
 /// The operations that take entries, or take them out of the index.
-const OPERATIONS: [&str; 9] = [
+const OF_ENTRIES: [&str; 9] = [
     "insert",
     "insert a batch",
     "put over",
@@ -740,7 +740,7 @@ fn end_after(operation: &'static str, ends: Ends, polls: u32) -> (bool, u64, u64
 fn what_an_operation_leaves_is_told_to_the_scrubber() {
     for ends in [Ends::Dropped, Ends::Cut] {
         let mut leaks = 0;
-        for operation in OPERATIONS {
+        for operation in OF_ENTRIES {
             for polls in 1.. {
                 let (goes_on, left, told) = end_after(operation, ends, polls);
                 let when = format!("{operation}, {ends:?} after {polls} polls");

@@ -8,6 +8,7 @@
 pub(crate) mod keys;
 mod later;
 pub(crate) mod ops;
+mod pause;
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -18,10 +19,7 @@ use self::later::Later;
 use self::ops::{OpId, Ops};
 use crate::counters::Verb;
 use crate::fabric::words_of_each;
-use crate::limits::{
-    BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, LANES_PAUSE_US_MAX, READ_WORDS_MAX,
-    TASK_NAP,
-};
+use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX};
 use crate::networks::Network;
 use crate::rights::Access;
 use crate::shm::{ShmEndpoint, parking};
@@ -151,20 +149,6 @@ impl<C: Carrier> Away<C> {
     fn posted(&self, op: OpId) -> Posted<'_, C> {
         self.local.counters().count_round_trip();
         Posted { away: self, op }
-    }
-
-    /// Waits until that time. A thread whose lanes all wait sleeps until something comes, or for a
-    /// moment; on another executor it naps, since its other tasks have to go on.
-    fn poll_rest(&self, cx: &Context<'_>, until: u64) -> Poll<()> {
-        if self.now_us() >= until {
-            return Poll::Ready(());
-        }
-        if !self.waits(cx) {
-            self.carrier().progress(false);
-            std::thread::sleep(TASK_NAP);
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
     }
 
     /// Waits until an operation is over.
@@ -616,25 +600,7 @@ impl<C: Carrier + 'static> Fabric for Away<C> {
         self.later.take_back();
     }
 
-    async fn pause(&self, us: u64) {
-        let until = self.now_us() + us;
-        if us >= LANES_PAUSE_US_MAX {
-            return poll_fn(|cx| self.poll_rest(cx, until)).await;
-        }
-        // Queued verbs move on only if the carrier is called, so the thread does not wait before
-        // all are over.
-        loop {
-            let is_idle = {
-                let mut carrier = self.carrier();
-                carrier.progress(false);
-                carrier.is_idle()
-            };
-            let now = self.now_us();
-            if is_idle || now >= until {
-                self.local.pause(until.saturating_sub(now)).await;
-                return;
-            }
-            self.local.yield_now().await;
-        }
+    fn pause(&self, us: u64) -> impl Future<Output = ()> + '_ {
+        self.pause_for(us)
     }
 }

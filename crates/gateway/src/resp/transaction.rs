@@ -182,20 +182,7 @@ impl Session {
             return Err("EXECABORT Transaction discarded because of previous errors.".into());
         }
         let mut reply = self.reply(output);
-        let mut keys: Vec<&[u8]> = Vec::new();
-        let mut longer = 0;
-        for (command, request) in &queue {
-            cx.pace().breathe().await;
-            keys.extend(command.keys(request.len()).map(|key| &*request[key]));
-            // Of one key there may be a hundred thousand.
-            if keys.len() > 1 && keys[keys.len() - 2] == keys[keys.len() - 1] {
-                keys.pop();
-            }
-            longer += grows_by(command, request);
-        }
-        let longer = longer.min(cx.shared.value_bytes_max as usize);
-        keys.sort_unstable();
-        keys.dedup();
+        let (keys, longer) = keys_and_growth(cx, &queue).await;
         let is_of_one_key = keys.len() == 1 && queue.iter().all(|(c, _)| c.family.is_of_data());
         let watches_it = watched.len() == 1 && is_of_one_key;
         if let Some(version) = watched.get(keys.first().copied().unwrap_or_default())
@@ -245,6 +232,23 @@ impl Session {
         }
         Err(Failure::Busy)
     }
+}
+
+/// The keys that the commands name, each once, and the most bytes by which they make an item longer.
+async fn keys_and_growth<'q>(cx: &Context<'_>, queue: &'q [Queued]) -> (Vec<&'q [u8]>, usize) {
+    let (mut keys, mut longer) = (Vec::<&[u8]>::new(), 0);
+    for (command, request) in queue {
+        cx.pace().breathe().await;
+        keys.extend(command.keys(request.len()).map(|key| &*request[key]));
+        // Of one key there may be a hundred thousand.
+        if keys.len() > 1 && keys[keys.len() - 2] == keys[keys.len() - 1] {
+            keys.pop();
+        }
+        longer += grows_by(command, request);
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    (keys, longer.min(cx.shared.value_bytes_max as usize))
 }
 
 /// The version of a key's item, if there is one.

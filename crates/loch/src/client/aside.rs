@@ -1,4 +1,5 @@
-//! Work that makes its thread wait, on a thread of its own: the lanes of the caller go on meanwhile.
+//! Work that makes its thread wait, on a thread of its own: the lanes of the caller go on
+//! meanwhile.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};

@@ -3,8 +3,8 @@
 //!
 //! To be let in by a node takes a request to the home node, which asks that node, and then a
 //! connection to its agent. Each of the two may be silent for seconds, so a thread of its own does
-//! both. The client's thread installs the connection at its next look, and never waits. An operation
-//! that needs a lost node waits in its lane, and all others go on.
+//! both. The client's thread installs the connection at its next look, and never waits. An
+//! operation that needs a lost node waits in its lane, and all others go on.
 //!
 //! # Invariants
 //! 1. A connection takes the place of another only when its home node has ended the passive end of

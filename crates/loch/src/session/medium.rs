@@ -160,8 +160,8 @@ impl TableSession {
     }
 }
 
-/// Connects an endpoint to a node, which listens at `address`, and waits for that; `asked` takes the
-/// request to the node and returns the answer.
+/// Connects an endpoint to a node, which listens at `address`, and waits for that; `asked` takes
+/// the request to the node and returns the answer.
 ///
 /// # Errors
 /// The errors of [`Medium::offer`], [`Medium::dial`], [`Medium::install`] and `asked`.

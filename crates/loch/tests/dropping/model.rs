@@ -38,7 +38,7 @@ impl Key {
 
     /// Whether its values are numbers.
     pub fn is_number(self) -> bool {
-        self.number % 8 == 0
+        self.number.is_multiple_of(8)
     }
 
     /// Whether its values may expire during the run.

@@ -151,9 +151,9 @@ impl Worker {
         }
         let kind = self.below(100);
         match kind {
-            _ if kind >= PRESENT_PERCENT => self.delete(table, key, kind % 3 == 0).await,
+            _ if kind >= PRESENT_PERCENT => self.delete(table, key, kind.is_multiple_of(3)).await,
             0..10 => self.get(table, key).await,
-            10..20 => self.touch(table, key, kind % 2 == 0).await,
+            10..20 => self.touch(table, key, kind.is_multiple_of(2)).await,
             _ if key.is_number() => self.add(table, key).await,
             20..35 => self.append(table, key).await,
             35..50 => self.put_if(table, key, kind % 3).await,

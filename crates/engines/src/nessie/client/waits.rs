@@ -143,7 +143,6 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-#[cfg(feature = "planted")]
 impl<F: Fabric> Client<F> {
     /// Whether this client goes on with a slab, which is out of use, when it is used again.
     pub fn has_in_hand(&self, slab: Slab) -> bool {

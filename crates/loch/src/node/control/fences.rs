@@ -79,7 +79,10 @@ impl Fences {
     /// The readers of a connection have left. A reader that may be connected to some node is among
     /// the leaving now.
     pub fn leave(&mut self, connection: u64) {
-        let is_it = |caller: &Caller| matches!(*caller, Caller::Reader { connection: its, .. } if its == connection);
+        let is_it = |caller: &Caller| match *caller {
+            Caller::Reader { connection: its, .. } => its == connection,
+            Caller::Session(_) | Caller::Worker(_) => false,
+        };
         let left: Vec<Caller> = self.readers.extract_if(is_it).collect();
         let is_touched = |caller: &Caller| self.nodes.iter().any(|n| n.touched.contains(caller));
         self.leaving.extend(left.into_iter().filter(is_touched));
