@@ -25,9 +25,9 @@
 //!    as an operation under way until it is certainly over ([`Fabric::is_settled`]): a note that is
 //!    still on its way must not land in memory that was cut anew, and a CAS must not find its entry
 //!    reused. A session that stops in that state goes on announcing until it is used again, so
-//!    clients over a network wait a moment for such verbs ([`Session::come_to_rest`]). If that was in
-//!    vain, or the operation's future is dropped, the end of the announcement is left to the fabric
-//!    ([`Session::leave`]), and taken back before the session announces anything else.
+//!    clients over a network wait a moment for such verbs ([`Session::come_to_rest`]). If that was
+//!    in vain, or the operation's future is dropped, the end of the announcement is left to the
+//!    fabric ([`Session::leave`]), and taken back before the session announces anything else.
 //! 4. A word in a session's cache carries the epoch that the session announced when the word was
 //!    last seen in its slot. That epoch is not newer than the epoch of the operation that saw the
 //!    word, although another lane may have begun in a newer epoch meanwhile. The word is not used

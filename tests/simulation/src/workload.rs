@@ -5,6 +5,7 @@
 //! only a part of it would show.
 
 mod batches;
+mod faults;
 mod variants;
 
 use clap::ValueEnum;
@@ -340,7 +341,7 @@ impl Workload {
             _ => 20,
         };
         let options = options(one_host, random);
-        let (faults, clients) = (faults(random), random.random_range(3..=5));
+        let (faults, clients) = (faults::any(random), random.random_range(3..=5));
         let lanes = if random.random_bool(0.7) { 1 } else { random.random_range(2..=3) };
         Setting {
             profile,
@@ -583,24 +584,4 @@ fn pick(random: &mut impl Rng, one_host: bool) -> Option<bool> {
 
 fn sometimes(random: &mut impl Rng, share: f64, every_us: u64) -> u64 {
     if random.random_bool(share) { every_us / 2 + random.random_range(0..every_us) } else { 0 }
-}
-
-fn faults(random: &mut impl Rng) -> Faults {
-    let delay_ns = [1_000, 5_000, 30_000][random.random_range(0..3usize)];
-    let mut rate = |most: f64| {
-        if random.random_bool(SWITCHED_ON) { random.random_range(0.0..most) } else { 0.0 }
-    };
-    Faults {
-        torn: rate(1.0),
-        tear_ns: 4_000,
-        delays: rate(0.5),
-        delay_ns,
-        slow_stores: rate(0.7),
-        store_ns: 2_000,
-        atomic_window_ns: 300,
-        deaths: rate(0.01),
-        pauses: rate(0.01),
-        pause_ns: 2_000_000,
-        ..Faults::default()
-    }
 }

@@ -200,7 +200,7 @@ const LAYERS: [Layers; 16] = [
         folder: "crates/engines/src/nessie/client/",
         order: &[
             &["balance", "cache", "look", "pins", "searches", "shortlist", "turns", "uses"],
-            &["alloc", "marking", "worth"],
+            &["alloc", "claims", "marking", "worth"],
             &["batch", "waits"],
         ],
         never: &[],
@@ -211,6 +211,7 @@ const LAYERS: [Layers; 16] = [
         folder: "crates/engines/src/nessie/memory/",
         order: &[
             &["lease"],
+            &["left"],
             &["victims"],
             &["evict"],
             &["empty"],

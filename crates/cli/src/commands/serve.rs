@@ -238,7 +238,8 @@ fn chosen_tables(declared: Vec<TableConfig>, names: Vec<String>) -> Vec<TableCon
     }
 }
 
-/// The signals that stop what runs, and whether one has come. A second one ends the process at once.
+/// The signals that stop what runs, and whether one has come. A second one ends the process at
+/// once.
 pub(super) fn stop_signals() -> std::io::Result<(Signals, Arc<AtomicBool>)> {
     let signals = [SIGTERM, SIGINT, SIGHUP];
     let again = Arc::new(AtomicBool::new(false));

@@ -5,8 +5,8 @@
 //! all endpoints that were left so, until their verbs have settled; then it stores the word.
 //!
 //! # Invariants
-//! 1. The word is stored under the lock of its [`Later`], so that it is not stored any more once the
-//!    endpoint has taken it back, or is gone.
+//! 1. The word is stored under the lock of its [`Later`], so that it is not stored any more once
+//!    the endpoint has taken it back, or is gone.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

@@ -127,16 +127,6 @@ impl<C: Carrier> Away<C> {
         self.carrier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called by a future that waits for what comes unasked. `false`: it is not a lane's, and has
-    /// to look by itself.
-    pub fn waits(&self, cx: &Context<'_>) -> bool {
-        let is_lane = parking::is_own(cx);
-        if is_lane {
-            self.carrier().listen();
-        }
-        is_lane
-    }
-
     #[inline]
     fn is_home(&self, at: RemoteAddr) -> bool {
         at.region() == self.home && !self.is_far.get()

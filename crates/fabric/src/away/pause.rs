@@ -6,8 +6,19 @@ use std::task::{Context, Poll};
 use super::{Away, Carrier};
 use crate::Fabric;
 use crate::limits::{LANES_PAUSE_US_MAX, TASK_NAP};
+use crate::shm::parking;
 
 impl<C: Carrier> Away<C> {
+    /// Called by a future that waits for what comes unasked. `false`: it is not a lane's, and has
+    /// to look by itself.
+    pub fn waits(&self, cx: &Context<'_>) -> bool {
+        let is_lane = parking::is_own(cx);
+        if is_lane {
+            self.carrier().listen();
+        }
+        is_lane
+    }
+
     /// As [`Fabric::pause`]. The thread never sleeps for longer than a moment.
     pub(super) async fn pause_for(&self, us: u64) {
         let until = self.local.now_us() + us;

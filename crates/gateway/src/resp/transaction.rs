@@ -234,7 +234,8 @@ impl Session {
     }
 }
 
-/// The keys that the commands name, each once, and the most bytes by which they make an item longer.
+/// The keys that the commands name, each once, and the most bytes by which they make an item
+/// longer.
 async fn keys_and_growth<'q>(cx: &Context<'_>, queue: &'q [Queued]) -> (Vec<&'q [u8]>, usize) {
     let (mut keys, mut longer) = (Vec::<&[u8]>::new(), 0);
     for (command, request) in queue {

@@ -118,8 +118,8 @@ impl Worker {
         }
     }
 
-    /// Operations on some of the worker's keys, each key in one operation alone. Some operations are
-    /// dropped.
+    /// Operations on some of the worker's keys, each key in one operation alone. Some operations
+    /// are dropped.
     fn changes<'a>(
         &'a self,
         table: AsyncTable<'a>,
@@ -229,8 +229,8 @@ impl Worker {
         self.end(key, before, done);
     }
 
-    /// A PUT if the key is absent, if it has the version that it was last seen with, or if it has an
-    /// older one.
+    /// A PUT if the key is absent, if it has the version that it was last seen with, or if it has
+    /// an older one.
     async fn put_if(&self, table: AsyncTable<'_>, key: Key, which: u64) {
         let (known, version, old) = self.may(key, |may| {
             let known =

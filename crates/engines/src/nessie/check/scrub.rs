@@ -25,6 +25,7 @@ use crate::nessie::layout::dte::{BEFORE_VALUE_BYTES_MAX, Header, note_of};
 use crate::nessie::layout::hash::TableMap;
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::slab::{Chunk, Class, Entry, FORMATTED_OFFSET, Slab};
+use crate::nessie::memory::left::give_back;
 use crate::planted::{self, Bug};
 
 /// Pause between two looks at the grace period.
@@ -289,47 +290,4 @@ pub async fn release_dead<F: Fabric>(
         }
     }
     Ok(released)
-}
-
-/// Makes a run whole or free that a session was using, putting together or taking apart: a slab
-/// with all of its chunks becomes abandoned. `words` are the descriptors from its first chunk on.
-/// Nobody but the caller changes them meanwhile.
-///
-/// # Errors
-/// The fabric's.
-pub(in crate::nessie) async fn give_back<F: Fabric>(
-    fabric: &F,
-    map: &TableMap,
-    slab: Slab,
-    words: &[u64],
-) -> Result<(), EngineError> {
-    let at = |back: u32| map.chunk_addr(slab.dti, u64::from(slab.chunk) + u64::from(back));
-    let (class, chunks, has_contents) = match Chunk::from_word(words[0]) {
-        Some(Chunk::Leased { class, chunks, .. } | Chunk::Closing { class, chunks, .. }) => {
-            (class, chunks, true)
-        }
-        Some(Chunk::Forming { class, chunks, .. }) => (class, chunks, false),
-        _ => return Ok(()),
-    };
-    let is_tail = |back: &u32| {
-        let word = words.get(*back as usize);
-        word.is_some_and(|word| *word == Chunk::Tail { back: *back }.to_word())
-    };
-    // Tails are put in place one after the other, and taken away from the last one on. So there is
-    // no tail behind the first missing one, however many the descriptor claims.
-    let tails: Vec<u32> = (1..chunks).take_while(is_tail).collect();
-    let to = if has_contents && tails.len() + 1 == chunks as usize {
-        let entries = map.classes.by_id(class, chunks).map_or(0, |class| class.entries);
-        Chunk::Abandoned { class, chunks, free_hint: entries }
-    } else {
-        // The slab held no entry in use. If it ever held one, two grace periods have passed since:
-        // only then does a client begin to take a slab apart.
-        for back in tails.into_iter().rev() {
-            let tail = Chunk::Tail { back }.to_word();
-            fabric.compare_swap(at(back), tail, Chunk::Free.to_word()).await?;
-        }
-        Chunk::Free
-    };
-    fabric.compare_swap(at(0), words[0], to.to_word()).await?;
-    Ok(())
 }

@@ -4,6 +4,7 @@ pub(super) mod alloc;
 pub(super) mod balance;
 pub(super) mod batch;
 pub(super) mod cache;
+pub(super) mod claims;
 pub(super) mod look;
 pub(super) mod marking;
 pub(super) mod pins;
@@ -37,7 +38,6 @@ use crate::limits::NODES_MAX;
 use crate::nessie::layout::geometry::Protocol;
 use crate::nessie::layout::hash::{Candidates, KeyHash, TableMap};
 use crate::nessie::layout::ite::Ite;
-use crate::nessie::memory::claims::Claimed;
 use crate::net::CacheLimits;
 use crate::planted::{self, Bug};
 use crate::region::STAMP_BITS;
@@ -56,7 +56,7 @@ pub struct Client<F: Fabric> {
     pub(super) alloc: RefCell<Allocator>,
     pub(super) waits: RefCell<VecDeque<Wait>>,
     /// The slabs whose descriptors lanes are changing, and those that were left in the middle.
-    pub(super) claims: RefCell<Vec<Claimed>>,
+    pub(super) claims: RefCell<Vec<claims::Claimed>>,
     /// The number of lanes that look at a wait, which is not in the list meanwhile.
     pub(super) looking: Cell<u32>,
     /// The lanes that look for memory, and whose turn it is.

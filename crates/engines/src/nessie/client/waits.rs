@@ -11,10 +11,10 @@ use loch_fabric::Fabric;
 
 use super::Client;
 use super::alloc::Parked;
+use super::claims::Claim;
 use crate::epoch::Grace;
 use crate::error::EngineError;
 use crate::nessie::layout::slab::{Class, Slab};
-use crate::nessie::memory::claims::Claim;
 use crate::planted::{self, Bug};
 
 /// An action that becomes possible after grace periods.

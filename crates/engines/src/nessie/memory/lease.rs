@@ -10,11 +10,11 @@ use std::ops::Range;
 
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
 
-use super::claims::Claim;
 use crate::error::EngineError;
 use crate::limits::SEARCH_CHUNKS;
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
+use crate::nessie::client::claims::Claim;
 use crate::nessie::client::pins::is_pinned;
 use crate::nessie::layout::dte::{PINNED, note_of};
 use crate::nessie::layout::ite::Ite;

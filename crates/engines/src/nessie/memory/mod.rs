@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `lease.rs` | leases slabs by CAS, lists what is free in them, and notes what is |
-//! | `claims.rs` | keeps slabs from getting lost with a future that ends in the middle of this |
+//! | `left.rs` | puts slabs to use that a dropped future has left in the middle of this |
 //! | `victims.rs` | chooses values that are worth little, in a table that evicts |
 //! | `evict.rs` | takes them out |
 //! | `empty.rs` | gets such a table's slabs from other sizes and clients |
@@ -13,9 +13,9 @@
 
 mod allocate;
 mod balance;
-pub(super) mod claims;
 mod empty;
 pub(super) mod evict;
 mod lease;
+pub(super) mod left;
 mod reclaim;
 pub(super) mod victims;

@@ -15,10 +15,10 @@
 
 use loch_fabric::Fabric;
 
-use super::claims::Claim;
 use super::lease::{Kind, SEARCHES_OF_ALL};
 use crate::error::EngineError;
 use crate::nessie::client::Client;
+use crate::nessie::client::claims::Claim;
 use crate::nessie::client::waits::{InHand, Then};
 use crate::nessie::layout::slab::{Chunk, Class, Slab};
 use crate::planted::{self, Bug};

@@ -18,11 +18,8 @@
 
 use loch_fabric::Fabric;
 
-use crate::error::EngineError;
-use crate::nessie::check::scrub::give_back;
-use crate::nessie::client::Client;
-use crate::nessie::client::waits::Then;
-use crate::nessie::layout::slab::{Chunk, Class, Slab};
+use super::Client;
+use crate::nessie::layout::slab::Slab;
 use crate::planted::{self, Bug};
 
 /// A slab that a lane has claimed, or that was left.
@@ -67,7 +64,7 @@ impl<F: Fabric> Drop for Claim<'_, F> {
 
 impl<F: Fabric> Client<F> {
     /// Claims a slab, unless it is claimed already or was left.
-    pub(super) fn claim(&self, slab: Slab) -> Option<Claim<'_, F>> {
+    pub(in crate::nessie) fn claim(&self, slab: Slab) -> Option<Claim<'_, F>> {
         let mut claims = self.claims.borrow_mut();
         if claims.iter().any(|claimed| claimed.slab == slab) {
             return None;
@@ -77,7 +74,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Claims a slab that was left and can be looked at (invariant 2).
-    fn claim_left(&self) -> Option<Claim<'_, F>> {
+    pub(in crate::nessie) fn claim_left(&self) -> Option<Claim<'_, F>> {
         let is_settled = |mark| planted::is(Bug::LeftSeenEarly) || self.fabric.is_settled(mark);
         let mut claims = self.claims.borrow_mut();
         let left = claims.iter_mut().find(|claimed| claimed.left.is_some_and(is_settled))?;
@@ -86,79 +83,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Whether slabs were left.
-    pub(super) fn has_left(&self) -> bool {
+    pub(in crate::nessie) fn has_left(&self) -> bool {
         self.claims.borrow().iter().any(|claimed| claimed.left.is_some())
-    }
-
-    /// Puts the slabs to use that were left. Returns whether this made room.
-    pub(in crate::nessie) async fn put_right(&self) -> Result<bool, EngineError> {
-        let mut room = false;
-        while let Some(claim) = self.claim_left() {
-            room |= self.put_slab_right(claim).await?;
-        }
-        Ok(room)
-    }
-
-    async fn put_slab_right(&self, claim: Claim<'_, F>) -> Result<bool, EngineError> {
-        let slab = claim.slab();
-        let own = self.owner().id;
-        let word = self.read_word(self.map.chunk_addr(slab.dti, slab.chunk.into())).await?;
-        let chunk = Chunk::from_word(word);
-        let (id, chunks, forgotten) = match chunk {
-            Some(Chunk::Leased { class, chunks, owner }) if owner == own => {
-                (class, chunks, Bug::LeftLeased)
-            }
-            Some(Chunk::Seized { class, chunks, owner }) if owner == own => {
-                (class, chunks, Bug::LeftSeized)
-            }
-            Some(Chunk::Closing { class, chunks, owner }) if owner == own => {
-                (class, chunks, Bug::LeftClosing)
-            }
-            Some(Chunk::Forming { class, chunks, owner }) if owner == own => {
-                (class, chunks, Bug::LeftForming)
-            }
-            _ => {
-                claim.end();
-                return Ok(false);
-            }
-        };
-        let class = self.map.slab_class(slab.chunk, id, chunks);
-        let Some(class) = class.filter(|_| !planted::is(forgotten)) else {
-            claim.end();
-            return Ok(false);
-        };
-        match chunk {
-            Some(Chunk::Leased { .. }) => self.relist(claim, class).await,
-            Some(Chunk::Seized { .. }) => {
-                // Its owner may have been in the middle of taking an entry a moment ago.
-                let mut seized = self.gather(0, Then::Seize(Vec::new()));
-                seized.add(claim, class);
-                seized.begin().await?;
-                Ok(false)
-            }
-            _ => {
-                let end = u64::from(slab.chunk) + u64::from(chunks);
-                let words = self.read_chunks(slab.dti, slab.chunk.into()..end).await?;
-                give_back(&self.fabric, &self.map, slab, &words).await?;
-                claim.end();
-                self.count_room();
-                Ok(true)
-            }
-        }
-    }
-
-    /// Lists a slab anew that this client leases. Returns whether there is room in it.
-    pub(super) async fn relist(
-        &self,
-        claim: Claim<'_, F>,
-        class: Class,
-    ) -> Result<bool, EngineError> {
-        self.alloc.borrow_mut().list(class).forget_slab(claim.slab());
-        let has_room = self.list_slab(claim.slab(), class).await?;
-        if has_room {
-            self.alloc.borrow_mut().list(class).reopened += 1;
-        }
-        claim.end();
-        Ok(has_room)
     }
 }
