@@ -48,6 +48,17 @@ impl Failure {
         matches!(self, Self::Store(error) if is_of_key(error))
     }
 
+    /// For the log.
+    pub fn in_words(&self) -> Cow<'_, str> {
+        match self {
+            Self::Store(error) => error.to_string().into(),
+            Self::Said(said) => said.as_ref().into(),
+            Self::Busy => "others kept changing the value".into(),
+            Self::NoRoom => "too many requests have come in part".into(),
+            Self::Held => "clients have left too many answers".into(),
+        }
+    }
+
     /// The text of an error of the store, on one line.
     pub fn text(error: &loch::Error) -> String {
         error.to_string().replace(['\r', '\n'], " ")

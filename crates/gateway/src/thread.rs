@@ -498,7 +498,7 @@ async fn turn<'t>(
         Some(connection) => connection.turn(cx).await,
         None => {
             if let Err(failure) = cx.store.flush().await {
-                tracing::warn!(?failure, "a delayed flush_all has not deleted all keys");
+                tracing::warn!(why = %failure.in_words(), "a delayed flush_all has not deleted all keys");
             }
             Waits::Ended
         }

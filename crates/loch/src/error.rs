@@ -206,16 +206,19 @@ pub enum Error {
     },
     /// The file system, or the memory of this host, has no room for a node's region.
     #[error(
-        "no room for a region of {size} in {path}: give the node less memory, or make the file \
-         system larger (for /dev/shm: mount -o remount,size=... /dev/shm)",
+        "no room for a region of {size} in {path}{free}: give the node less memory, or make the \
+         file system larger (for /dev/shm: mount -o remount,size=... /dev/shm)",
         size = InWords(.size.bytes()),
-        path = .path.display()
+        path = .path.display(),
+        free = .free.map(|free| format!(", where {} is free", InWords(free.bytes()))).unwrap_or_default()
     )]
     NoSpace {
         /// The region file.
         path: PathBuf,
         /// The size asked for.
         size: ByteSize,
+        /// The memory that was free, if the file system has a bound.
+        free: Option<ByteSize>,
     },
     /// The node was told to stop before its memory was ready. A region that was there before is as
     /// it was.
@@ -352,6 +355,20 @@ pub enum Error {
         have: String,
         /// The configured value.
         want: String,
+    },
+    /// The region file was made by a release of Loch that lays memory out in another way.
+    #[error(
+        "the region {path} has layout version {have}, and this build of Loch has {want}: start the \
+         node with the release that made the file, or remove it and lose its data",
+        path = .path.display()
+    )]
+    RegionVersion {
+        /// The region file.
+        path: PathBuf,
+        /// The version of the file.
+        have: u64,
+        /// The version of this build.
+        want: u64,
     },
     /// The file is not a region, or it is damaged. It was left as it is.
     #[error(

@@ -114,7 +114,8 @@ pub(crate) fn open_lock(path: &Path, field: &'static str) -> Result<File> {
 pub(crate) fn make_folder(path: &Path, field: &'static str) -> Result<()> {
     match DirBuilder::new().mode(FOLDER_MODE).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(Error::os("make", path)(error));
+            let cause = format!("{error}; choose another place with {field}");
+            return Err(Error::Os { action: "make", path: path.into(), cause });
         }
         _ => (),
     }

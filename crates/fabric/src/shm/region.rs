@@ -37,6 +37,8 @@ pub enum RegionError {
         path: PathBuf,
         /// The size asked for.
         bytes: u64,
+        /// The bytes that were free, if the file system has a bound.
+        free: Option<u64>,
     },
     /// The caller has stopped the making of pages.
     #[error("the pages of {path} were not wanted any more", path = .path.display())]
@@ -160,22 +162,24 @@ impl Region {
         on_progress: OnProgress<'_>,
     ) -> Result<Self, RegionError> {
         let os = |action| move |source| RegionError::Os { action, path: path.into(), source };
-        let no_space = || RegionError::NoSpace { path: path.into(), bytes: len };
+        let system = rustix::fs::fstatfs(&fd).map_err(os("stat"))?;
+        // A file system without a bound says that it has 0 blocks.
+        let room = system.f_bavail.saturating_mul(system.f_bsize as u64);
+        let free = (system.f_blocks > 0).then_some(room);
+        let no_space = || RegionError::NoSpace { path: path.into(), bytes: len, free };
         let reserve = |fd: BorrowedFd<'_>| {
             rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len).map_err(|e| match e {
                 Errno::NOSPC | Errno::FBIG | Errno::NOMEM => no_space(),
                 e => os("reserve")(e),
             })
         };
-        let system = rustix::fs::fstatfs(&fd).map_err(os("stat"))?;
         if len < LONG_BYTES_MIN || system.f_type as u64 != TMPFS_MAGIC {
             reserve(fd.as_fd())?;
             return Self::map(fd, true, path);
         }
         // The pages come first, since they are made by all cores and large. A file system that has
-        // no room for them all is not filled in vain; without a bound it says that it has 0 blocks.
-        let room = system.f_bavail.saturating_mul(system.f_bsize as u64);
-        if system.f_blocks > 0 && room < len {
+        // no room for them all is not filled in vain.
+        if free.is_some_and(|free| free < len) {
             return Err(no_space());
         }
         rustix::fs::ftruncate(&fd, len).map_err(|e| match e {

@@ -188,8 +188,9 @@ impl Member {
 /// Makes an error of the fabric one of this crate, with the path of the region.
 pub(crate) fn of_region(path: &Path) -> impl FnOnce(RegionError) -> Error {
     move |error| match error {
-        RegionError::NoSpace { bytes, .. } => {
-            Error::NoSpace { path: path.into(), size: ByteSize::new(bytes) }
+        RegionError::NoSpace { bytes, free, .. } => {
+            let (size, free) = (ByteSize::new(bytes), free.map(ByteSize::new));
+            Error::NoSpace { path: path.into(), size, free }
         }
         RegionError::Stopped { .. } => Error::StartStopped,
         RegionError::Os { action, source, .. } => Error::os(action, path)(source),

@@ -141,11 +141,10 @@ fn take_over(path: &Path, file: File, plan: &Plan) -> Result<Option<OwnedRegion>
     let region =
         Region::from_fd(reopen(&file, path, true)?.into(), bytes, true).map_err(of_region(path))?;
     let (header, tables) = read_layout(&region).map_err(|error| match error {
-        LayoutError::Version { found, .. } => Error::RegionMismatch {
+        LayoutError::Version { found, .. } => Error::RegionVersion {
             path: path.into(),
-            field: "layout version".into(),
-            have: found.to_string(),
-            want: LAYOUT_VERSION.to_string(),
+            have: found.into(),
+            want: LAYOUT_VERSION.into(),
         },
         other => Error::RegionDamaged { path: path.into(), what: other.to_string() },
     })?;
@@ -295,7 +294,8 @@ pub(super) fn check_space(path: &Path, bytes: u64) -> Result<()> {
     // A file system in memory may have no bound of its own: then it has 0 blocks.
     let room = system.f_bavail.saturating_mul(system.f_bsize as u64);
     if system.f_blocks > 0 && room < bytes {
-        return Err(Error::NoSpace { path: path.into(), size: ByteSize::new(bytes) });
+        let (size, free) = (ByteSize::new(bytes), Some(ByteSize::new(room)));
+        return Err(Error::NoSpace { path: path.into(), size, free });
     }
     if system.f_type as u64 == TMPFS_MAGIC { check_host(bytes) } else { Ok(()) }
 }

@@ -23,8 +23,8 @@ impl Raw {
     /// A connection that was welcomed.
     pub fn admitted(socket: &Path) -> Self {
         let mut raw = Self::connect(socket);
-        let welcome = raw.ask(&hello(4)).unwrap();
-        assert_eq!(welcome["welcome"]["protocol"], 4, "{welcome}");
+        let welcome = raw.ask(&hello(PROTOCOL)).unwrap();
+        assert_eq!(welcome["welcome"]["protocol"], PROTOCOL, "{welcome}");
         raw
     }
 
@@ -73,6 +73,9 @@ impl Raw {
         code
     }
 }
+
+/// The version of the protocol of this release.
+pub const PROTOCOL: u32 = 5;
 
 pub fn hello(protocol: u32) -> Value {
     json!({"hello": {"protocol": protocol, "client": "a test", "read_only": false}})
