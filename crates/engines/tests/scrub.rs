@@ -103,6 +103,26 @@ fn an_entry_that_was_never_used_is_not_freed() {
     assert_eq!((used(0), used(1), used(2)), (0, 1, 2));
 }
 
+/// A client had closed the slab for a moment, and opens it again: a scrub that met it closed forgot
+/// its entries, and no other scrub came.
+#[test]
+fn an_entry_in_a_slab_that_a_client_has_closed_is_put_off() {
+    let cluster = TestCluster::new(Plan::default());
+    let (dead, client) = (cluster.client(0), cluster.client(0));
+    std::mem::forget(block_on(dead.reserve(b"one", 100, Default::default())).unwrap());
+    cluster.kill(dead.incarnation());
+    let was = chunk(&client, 0);
+    let Chunk::Leased { class, chunks, owner } = was else { panic!("{was:?}") };
+    let scrub = || {
+        let scrubbed = block_on(client.scrub(0, WAIT_US)).unwrap();
+        (scrubbed.freed, scrubbed.put_off)
+    };
+    set_chunk(&client, 0, Chunk::Closing { class, chunks, owner });
+    assert_eq!(scrub(), (0, 1));
+    set_chunk(&client, 0, was);
+    assert_eq!(scrub(), (1, 0));
+}
+
 /// The slab was taken apart, or cut for another class, while the scrubber waited.
 #[test]
 fn an_entry_is_freed_only_while_its_slab_is_cut_as_it_was() {

@@ -15,7 +15,8 @@
 //!    table that may have values which expire. Without such a table it sleeps until its bell rings,
 //!    or for [`SLEEP_MAX`].
 //!    Two scrubs are at least [`SCRUB_INTERVAL`] apart, and [`SCRUB_TIMES`] times as long as the
-//!    first one took; a scrub that failed is repeated after ever longer pauses.
+//!    first one took; a scrub that failed, or met leaked entries in slabs that clients had closed,
+//!    is repeated after ever longer pauses.
 //! 3. A session that lives may have verbs under way that take entries out of the index. So a scrub
 //!    for such sessions waits for a grace period before it lists what no word shows.
 //!
@@ -214,6 +215,8 @@ enum ScrubError {
     NoSession,
     #[error("a node of the cluster cannot be reached")]
     Incomplete,
+    #[error("{entries} entries are in slabs that clients have closed")]
+    Closed { entries: u64 },
 }
 
 impl<E: Into<ScrubError>> From<E> for Halt {
@@ -388,9 +391,14 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         if self.have_left {
             self.drive(client.outlast(SCRUB_WAIT_US))??;
         }
+        let mut put_off = 0;
         for dti in reachable(memory) {
             let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
+            put_off += scrubbed.put_off;
             report(&table.name, dti, scrubbed);
+        }
+        if put_off > 0 {
+            return Err(ScrubError::Closed { entries: put_off }.into());
         }
         Ok(())
     }

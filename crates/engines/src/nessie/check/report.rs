@@ -81,4 +81,6 @@ pub struct Scrubbed {
     pub tentative: u64,
     /// Unfinished moves that were completed or undone.
     pub moves: u64,
+    /// Entries that no slot showed, in slabs that clients had closed: another scrub looks at them.
+    pub put_off: u64,
 }

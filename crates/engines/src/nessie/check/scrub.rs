@@ -144,7 +144,7 @@ impl<F: Fabric> Client<F> {
         report: &mut Scrubbed,
     ) -> Result<(), EngineError> {
         let _epoch = self.session.pin(&self.fabric)?;
-        if !self.is_used(&suspect).await? && !planted::is(Bug::UnusedScrubbed) {
+        if !self.is_used(&suspect, report).await? && !planted::is(Bug::UnusedScrubbed) {
             return Ok(());
         }
         for _ in 0..3 {
@@ -183,8 +183,9 @@ impl<F: Fabric> Client<F> {
     /// been read while the slab was cut anew, one before and the other after.
     ///
     /// Called inside an epoch: a slab that is not about to be taken apart now stays whole until the
-    /// epoch ends.
-    async fn is_used(&self, suspect: &Suspect) -> Result<bool, EngineError> {
+    /// epoch ends. A client may open a slab again that it has closed: what is in such a slab is put
+    /// off.
+    async fn is_used(&self, suspect: &Suspect, report: &mut Scrubbed) -> Result<bool, EngineError> {
         let Suspect { class, entry: Entry { slab, number }, .. } = *suspect;
         let word = self.read_word(self.map.chunk_addr(slab.dti, slab.chunk as u64)).await?;
         let stays = match Chunk::from_word(word) {
@@ -193,6 +194,10 @@ impl<F: Fabric> Client<F> {
                 | Chunk::Abandoned { class, chunks, .. }
                 | Chunk::Seized { class, chunks, .. },
             ) => Some((class, chunks)),
+            Some(Chunk::Closing { .. }) => {
+                report.put_off += 1;
+                None
+            }
             _ => None,
         };
         if stays != Some((class.id, class.chunks)) {
