@@ -205,6 +205,26 @@ fn a_client_that_dropped_an_operation_is_waited_for_by_nobody() {
     }
 }
 
+/// A reservation keeps its client's operation open, so what was posted before is waited for by
+/// nobody when it ends.
+#[test]
+fn a_client_whose_reservation_was_dropped_is_waited_for_by_nobody() {
+    let (world, [here, there]) = two_nodes();
+    run(&world, &Rc::new(there), |client| async move {
+        client.put(b"key", b"theirs", PutOptions::default()).await.unwrap();
+    });
+    let (session, announced) = (session_addr(HERE, 0).add(8), world.clone());
+    run(&world, &Rc::new(here), |client| async move {
+        // The note that the entry there is not used any more is under way.
+        client.put(b"key", b"ours", PutOptions::default()).await.unwrap();
+        drop(client.reserve(b"other", 100, PutOptions::default()).await.unwrap());
+        assert_eq!(announced.load(session) & 1, 1, "the note is announced");
+    });
+    // The client does nothing any more.
+    while world.step() {}
+    assert_eq!(world.load(session) & 1, 0);
+}
+
 /// Each kind of operation is the last one of its client. In a table that evicts they also mark
 /// slots.
 #[test]

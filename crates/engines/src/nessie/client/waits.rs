@@ -92,11 +92,11 @@ impl<'a, F: Fabric> InHand<'a, F> {
     }
 
     /// Puts the wait into the list, with its grace period begun. Returns whether there is anything
-    /// to wait for.
+    /// to wait for. If a node cannot be reached, the grace period begins later.
     pub async fn begin(mut self) -> Result<bool, EngineError> {
         let is_any = !self.wait().then.is_done();
         if is_any {
-            self.has_passed().await?;
+            unless_out_of_reach(self.has_passed().await)?;
         }
         Ok(is_any)
     }
@@ -117,6 +117,17 @@ impl<'a, F: Fabric> InHand<'a, F> {
         }
         wait.grace = Some(Grace::begin(&client.fabric, client.map.sessions()).await?);
         Ok(false)
+    }
+}
+
+/// What was found about a wait: nothing yet, with the error, if a node cannot be reached. A lost
+/// node holds up what waits for its sessions, and nothing else.
+pub(in crate::nessie) fn unless_out_of_reach(
+    looked: Result<bool, EngineError>,
+) -> Result<(bool, Option<EngineError>), EngineError> {
+    match looked {
+        Err(error) if error.is_of_the_fabric() => Ok((false, Some(error))),
+        looked => Ok((looked?, None)),
     }
 }
 

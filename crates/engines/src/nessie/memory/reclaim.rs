@@ -19,7 +19,7 @@ use super::lease::{Kind, SEARCHES_OF_ALL};
 use crate::error::EngineError;
 use crate::nessie::client::Client;
 use crate::nessie::client::claims::Claim;
-use crate::nessie::client::waits::{InHand, Then};
+use crate::nessie::client::waits::{InHand, Then, unless_out_of_reach};
 use crate::nessie::layout::slab::{Chunk, Class, Slab};
 use crate::planted::{self, Bug};
 
@@ -86,8 +86,12 @@ impl<F: Fabric> Client<F> {
     /// lane may be the one that looks at them, and that makes the room.
     async fn wait_for_grace(&self, until: u64) -> Result<bool, EngineError> {
         while self.is_waiting() && self.fabric.now_us() < until {
-            if self.poll_waits().await? || !self.is_waiting() {
+            let (has_room, lost) = self.look_at_waits().await?;
+            if has_room || !self.is_waiting() {
                 return Ok(true);
+            }
+            if let Some(error) = lost {
+                return Err(error);
             }
             self.fabric.pause(GRACE_POLL_US).await;
         }
@@ -187,17 +191,25 @@ impl<F: Fabric> Client<F> {
 
     /// Looks at all grace periods. Returns whether one of them made room.
     pub(super) async fn poll_waits(&self) -> Result<bool, EngineError> {
+        Ok(self.look_at_waits().await?.0)
+    }
+
+    /// The same, with the error if a node could not be reached.
+    async fn look_at_waits(&self) -> Result<(bool, Option<EngineError>), EngineError> {
         // Other clients wait for us as we wait for them.
         self.session.settle(&self.fabric)?;
-        let mut room = self.put_right().await?;
+        let (mut room, mut lost) = unless_out_of_reach(self.put_right().await)?;
         let count = self.waits.borrow().len();
         for _ in 0..count {
             let Some(mut wait) = InHand::next(self) else { break };
-            if wait.has_passed().await? {
-                room |= self.after_grace(&mut wait.wait().then).await?;
-            }
+            let look = async {
+                Ok(wait.has_passed().await? && self.after_grace(&mut wait.wait().then).await?)
+            };
+            let (has_room, error) = unless_out_of_reach(look.await)?;
+            room |= has_room;
+            lost = lost.or(error);
         }
-        Ok(room)
+        Ok((room, lost))
     }
 
     /// Does the actions that became possible, one after the other, and leaves those in `then` that

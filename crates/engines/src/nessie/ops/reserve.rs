@@ -119,6 +119,9 @@ impl<F: Fabric> Drop for Reservation<'_, F> {
             if self.client.release(own).is_ok() {
                 epoch.paid();
             }
+            drop(epoch);
+            // Nobody may use the client for long, and what it has posted may be under way.
+            self.client.session.leave(&self.client.fabric);
         }
     }
 }
