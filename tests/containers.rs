@@ -5,6 +5,7 @@
 mod support;
 
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use support::gateway::{Gateway, Wire};
@@ -14,6 +15,8 @@ use tempfile::TempDir;
 /// The namespaces that a container has to itself. The processes of one do not see those of another.
 const APART: [&str; 7] =
     ["--user", "--map-root-user", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"];
+/// The flags of a node.
+const FLAGS: [&str; 6] = ["--memory", "64MiB", "--table", "default", "--table", "other"];
 /// The threads of a gateway, each of which has a session.
 const GATEWAY_SESSIONS: u64 = 2;
 
@@ -52,7 +55,7 @@ fn kernel_tells_of_processes() -> bool {
 }
 
 fn node(dir: &TempDir) -> Node {
-    Node::start_by(apart(&Command::new(LOCH)), dir.path(), "a", &["--memory", "64MiB"])
+    Node::start_by(apart(&Command::new(LOCH)), dir.path(), "a", &FLAGS)
 }
 
 fn gateway(dir: &TempDir, node: &Node) -> Gateway {
@@ -104,7 +107,9 @@ fn clients_of_other_containers_are_served_and_their_deaths_are_noticed() {
     assert!(sessions == GATEWAY_SESSIONS && slabs > 0, "{sessions} sessions, {slabs} slabs");
     gateway.process.kill();
     all_comes_back(&node);
+    // It opens one table after the other: its process is watched, and not any more, and again.
     by_command(&["check"]).expect(0, &[]);
+    assert!(!node.log().contains("cannot"), "{}", node.log());
 }
 
 /// The next process of a node gets no descriptor of a client's process that it does not see. It
@@ -113,12 +118,27 @@ fn clients_of_other_containers_are_served_and_their_deaths_are_noticed() {
 fn a_client_of_another_container_outlives_its_nodes_process() {
     let test = "a_client_of_another_container_outlives_its_nodes_process";
     let Some(dir) = place(test) else { return };
-    let mut first = node(&dir);
-    let mut gateway = gateway(&dir, &first);
+    outlives(&dir, node(&dir));
+}
+
+/// A node on the host sees the processes of all containers. The next one sees none of them, and
+/// took them for dead.
+#[test]
+fn a_client_outlives_a_node_that_moves_into_a_container() {
+    let test = "a_client_outlives_a_node_that_moves_into_a_container";
+    let Some(dir) = place(test) else { return };
+    outlives(&dir, Node::start(dir.path(), "a", &FLAGS));
+}
+
+/// A client in a container goes on when its node is killed and started in another container.
+fn outlives(dir: &TempDir, mut first: Node) {
+    let mut gateway = gateway(dir, &first);
     store(&gateway);
     let before = taken(&first);
     first.process.kill();
-    let again = node(&dir);
+    // What was killed is the node's parent.
+    wait_for("the node's end", || UnixStream::connect(&first.socket).is_err().then_some(()));
+    let again = node(dir);
     assert_eq!(taken(&again), before, "its sessions go on");
     let mut client = Wire::to(&gateway.resp);
     client.send(b"GET k3\r\n");

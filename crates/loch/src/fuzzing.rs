@@ -74,7 +74,7 @@ pub fn attach(bytes: &[u8]) -> [String; 3] {
     let wait = Duration::from_secs(5);
     let greeted = connection.greet(wait).map(|welcome| format!("{welcome:?}"));
     let opened = connection.open_session(SLOTS, wait);
-    if let Ok((SessionId { slot, incarnation }, _)) = opened {
+    if let Ok(SessionId { slot, incarnation }) = opened {
         assert!((1..=SLOTS).contains(&slot) && incarnation != 0, "slot {slot}, {incarnation}");
     }
     let closed = connection.close_session(1, 1, wait);

@@ -76,9 +76,10 @@ impl Attachment {
         self.home
     }
 
-    /// Where a node listens for other machines.
+    /// Where a node listens for other machines; nowhere, if the cluster has fewer nodes by now.
     pub fn address(&self, node: usize) -> String {
-        self.state().addresses[node].to_string_lossy().into_owned()
+        let state = self.state();
+        state.addresses.get(node).map(|at| at.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
     /// The memory as it is attached now.
@@ -209,14 +210,14 @@ impl Attachment {
         let home = memory.nodes[self.home].as_ref();
         let sessions = home.map_or(0, Member::client_sessions);
         let wait = self.options.connect_timeout;
-        let (opened, lock) = connection.open_session(sessions, wait)?;
+        let opened = connection.open_session(sessions, wait)?;
         let at = match is_remote {
             true => At::Fenced(connection, opened, None),
             false => At::Node(connection, opened),
         };
         // If one of these fails, dropping the session ends it.
         let session = TableSession::new(self.home, memory.clone(), at).with_secret()?;
-        let session = if lock { session.with_lock(opened.slot)? } else { session };
+        let session = session.with_lock(opened.slot)?;
         Ok((memory, session))
     }
 

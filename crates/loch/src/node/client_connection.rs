@@ -278,7 +278,7 @@ impl ClientConnection {
             Some(opened) => {
                 self.sessions.push(opened);
                 let SessionId { slot, incarnation } = opened;
-                Reply::Session { slot, incarnation, lock: process.is_unseen() }
+                Reply::Session { slot, incarnation }
             }
         }
     }

@@ -453,7 +453,9 @@ impl NodeService {
         }
     }
 
-    /// Ends the sessions of processes that are watched by their locks, and hold them no more.
+    /// Ends the sessions of processes that are watched by their locks, and hold them no more. Only
+    /// sessions that were there before this node count: a client locks the slot of a new one a
+    /// moment after it was opened.
     fn reap_unlocked(&mut self) {
         let sessions = self.state.sessions.clone();
         let by_locks =
@@ -473,7 +475,7 @@ impl NodeService {
 
     fn unwatch_idle(&mut self, process: Process) {
         if !self.state.sessions.has_any_of(process) {
-            self.watches.pidfds.remove(&process);
+            self.watches.unwatch(process);
         }
     }
 }
@@ -515,6 +517,16 @@ impl ProcessWatches {
                 tracing::warn!(%process, %error, "cannot watch a client");
                 true
             }
+        }
+    }
+
+    /// Watches a process no more.
+    fn unwatch(&mut self, process: Process) {
+        if let Some((_, pidfd)) = self.pidfds.remove(&process)
+            // The connection has another descriptor of the same file: closing this one is no end.
+            && let Err(error) = epoll::delete(&self.poll, &pidfd)
+        {
+            tracing::warn!(%process, %error, "cannot stop watching a client");
         }
     }
 

@@ -34,7 +34,7 @@ fn raw_client(node: &Node) -> (Connection, Client<ShmEndpoint>, SessionId) {
     let wait = Duration::from_secs(5);
     let admitted = Connection::open(node.socket(), false, Instant::now(), wait).unwrap();
     let (connection, _, mapped) = admitted.map(false).unwrap();
-    let (SessionId { slot, incarnation }, _) = connection.open_session(4, wait).unwrap();
+    let SessionId { slot, incarnation } = connection.open_session(4, wait).unwrap();
     let memory = ClusterMemory::join(vec![Some(mapped)], 0).unwrap();
     let map = memory.tables[0].nessie().unwrap().clone();
     let session = Session::new(RegionId(0), slot, incarnation);

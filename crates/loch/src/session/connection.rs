@@ -167,18 +167,18 @@ impl Connection {
         self.stream.as_fd()
     }
 
-    /// Opens a session, and returns it, and whether the client has to lock its slot. `sessions` is
-    /// the number of slots that the node has for clients.
+    /// Opens a session, whose slot the client has to lock. `sessions` is the number of slots that
+    /// the node has for clients.
     ///
     /// # Errors
     /// [`Error::SessionsExhausted`], [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn open_session(&self, sessions: u32, wait: Duration) -> Result<(SessionId, bool)> {
+    pub fn open_session(&self, sessions: u32, wait: Duration) -> Result<SessionId> {
         match self.exchange(&Request::OpenSession {}, Instant::now() + wait)?.0 {
             // Other memory lies outside the slots, and no session has incarnation 0.
-            Reply::Session { slot, incarnation, lock }
+            Reply::Session { slot, incarnation }
                 if (1..=sessions).contains(&slot) && incarnation != 0 =>
             {
-                Ok((SessionId { slot, incarnation }, lock))
+                Ok(SessionId { slot, incarnation })
             }
             Reply::Refused(refused) => Err(self.refused(refused, sessions)),
             other => Err(self.unexpected(&other)),

@@ -52,6 +52,16 @@ impl Process {
         (system.f_type as i64 == PIDFS_MAGIC).then_some(Self { pid: UNSEEN, started: facts.st_ino })
     }
 
+    /// The process that holds a slot, if it is in another PID namespace than this one's: itself, or
+    /// one that is like no other if it had a number in the namespace of the node before.
+    pub fn unseen_in(self, slot: u32) -> Self {
+        if self.is_unseen() {
+            self
+        } else {
+            Self { pid: UNSEEN, started: u64::MAX - u64::from(slot) }
+        }
+    }
+
     /// Returns whether the process has no number here.
     pub fn is_unseen(self) -> bool {
         self.pid == UNSEEN

@@ -1,8 +1,10 @@
 //! The lock by which a client shows that it lives, where its node cannot see its process.
 //!
-//! A node watches such a client by a descriptor of the process, which it gets from the socket. A
-//! node that is started again on the same memory has no such descriptor. It therefore looks at the
-//! lock: the system drops it when the client's process ends, whatever namespaces there are.
+//! A node watches a client by a descriptor of its process, which it gets from the socket if it does
+//! not see the process. A node that is started again on the same memory has no such descriptor, and
+//! may be in another PID namespace than the node before, so that it sees other processes. It
+//! therefore looks at the lock: the system drops it when the client's process ends, whatever
+//! namespaces there are.
 //!
 //! The lock is on one byte of the region file, whose offset is the slot's number, and belongs to an
 //! open file of the client's own. It is shared, so a child that a client has forked, and that holds

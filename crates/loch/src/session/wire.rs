@@ -147,15 +147,12 @@ impl std::fmt::Debug for SessionSecret {
 pub(crate) enum Reply {
     /// The client may attach. The region's descriptor comes with this message.
     Welcome(Welcome),
-    /// The session was opened.
+    /// The session was opened. The client has to lock its slot ([`slot_lock`](super::slot_lock)).
     Session {
         /// The session's slot.
         slot: u32,
         /// Names the session among all sessions that ever had the slot.
         incarnation: u64,
-        /// Whether the client has to lock its slot ([`slot_lock`](super::slot_lock)), because the
-        /// node does not see its process.
-        lock: bool,
     },
     /// The session has ended; its slot is free, or will be when the session is fenced. Or the
     /// endpoint is forgotten.
@@ -554,7 +551,7 @@ mod tests {
         let newer = br#"{"hello":{"protocol":9,"client":"x","colours":["red"]}}"#;
         assert_eq!(decode_request(newer), Err(WireError::Protocol { theirs: 9 }));
         for bad in [
-            &br#"{"hello":{"protocol":4,"client":"x","read_only":false,"more":1}}"#[..],
+            &br#"{"hello":{"protocol":5,"client":"x","read_only":false,"more":1}}"#[..],
             br#"{"open_session":{"more":1}}"#,
             br#"{"open_session":{}} "tail""#,
             br#"{"close_session":{"slot":-1,"incarnation":1}}"#,

@@ -155,7 +155,7 @@ fn a_node_is_its_clients_broker_and_fences_them_when_they_go() {
     let hosts = Hosts::new();
     let _nodes = [hosts.start(0), hosts.start(1)];
     let client = hosts.connect(0, false);
-    let (SessionId { slot, incarnation }, _) = client.open_session(4, WAIT).unwrap();
+    let SessionId { slot, incarnation } = client.open_session(4, WAIT).unwrap();
     let session = (slot, incarnation);
     hosts.ask_soon(&client, Some(session), 1, "far");
     assert_eq!(hosts.ask(&client, Some(session), 0, "near").unwrap(), json!({"answers": "near"}));
@@ -171,7 +171,7 @@ fn a_session_that_is_closed_is_fenced_and_nobody_speaks_for_it_any_more() {
     let hosts = Hosts::new();
     let _nodes = [hosts.start(0), hosts.start(1)];
     let client = hosts.connect(0, false);
-    let (SessionId { slot, incarnation }, _) = client.open_session(4, WAIT).unwrap();
+    let SessionId { slot, incarnation } = client.open_session(4, WAIT).unwrap();
     let session = (slot, incarnation);
     hosts.ask_soon(&client, Some(session), 1, "far");
     client.close_session(session.0, session.1, WAIT).unwrap();
@@ -199,7 +199,7 @@ fn a_home_that_restarts_goes_on_with_the_sessions_that_live() {
     let hosts = Hosts::new();
     let (home, _other) = (hosts.start(0), hosts.start(1));
     let client = hosts.connect(0, false);
-    let (SessionId { slot, incarnation }, _) = client.open_session(4, WAIT).unwrap();
+    let SessionId { slot, incarnation } = client.open_session(4, WAIT).unwrap();
     let session = (slot, incarnation);
     hosts.ask_soon(&client, Some(session), 1, "before");
     home.stop();

@@ -60,6 +60,8 @@ struct HeldSlot {
     process: Process,
     /// How the session ended, if it is dying.
     dying: Option<SessionEnd>,
+    /// Whether a node before this one has opened the session.
+    is_kept: bool,
 }
 
 /// How a session ends.
@@ -103,11 +105,11 @@ impl Sessions {
             let process = Process { pid: word(PID) as u32, started: word(STARTED) };
             // This process has the region's lock, so the scrubber and the workers of the last node
             // are gone.
-            let held = HeldSlot { incarnation, process, dying: None };
-            let lives = match process.is_unseen() {
-                true => is_locked(node.region(), slot),
-                false => !process.is_gone(),
-            };
+            let is_here = !process.is_unseen() && !process.is_gone();
+            // The node before may have seen processes that this one does not see.
+            let process = if is_here { process } else { process.unseen_in(slot) };
+            let held = HeldSlot { incarnation, process, dying: None, is_kept: true };
+            let lives = is_here || is_locked(node.region(), slot);
             if sessions.is_clients(slot) && lives {
                 sessions.slots()[slot as usize] = Some(held);
                 continue;
@@ -186,7 +188,7 @@ impl Sessions {
         self.word(slot, STARTED).store(process.started, Ordering::Release);
         // Invariant 2: the incarnation is stored last, before any client learns of the session.
         self.word(slot, INCARNATION).store(incarnation, Ordering::SeqCst);
-        slots[slot as usize] = Some(HeldSlot { incarnation, process, dying: None });
+        slots[slot as usize] = Some(HeldSlot { incarnation, process, dying: None, is_kept: false });
         SessionId { slot, incarnation }
     }
 
@@ -270,7 +272,7 @@ impl Sessions {
         let mut closed = 0;
         for slot in self.client_slots() {
             let held = &mut slots[slot];
-            if held.is_some_and(|h| h.lives() && h.process == process)
+            if held.is_some_and(|h| h.lives() && h.is_kept && h.process == process)
                 && !is_locked(&self.region, slot as u32)
             {
                 self.end_held(held, slot as u32, SessionEnd::Died);
