@@ -97,7 +97,7 @@ impl Listener for Few {
             self.open.pop_front();
         }
         self.open.push_back(place);
-        (Brief { stream, ends, gives_way }, from)
+        (Brief { stream, ends, gives_way, has_ended: false }, from)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -110,15 +110,17 @@ struct Brief {
     stream: TcpStream,
     ends: Pin<Box<Sleep>>,
     gives_way: oneshot::Receiver<()>,
+    /// Whether it was told to end. Nothing else is asked then: a receiver answers once only.
+    has_ended: bool,
 }
 
 impl Brief {
     /// Whether it has to end.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match Pin::new(&mut self.gives_way).poll(cx) {
-            Poll::Ready(_) => Poll::Ready(()),
-            Poll::Pending => self.ends.as_mut().poll(cx),
-        }
+        self.has_ended = self.has_ended
+            || Pin::new(&mut self.gives_way).poll(cx).is_ready()
+            || self.ends.as_mut().poll(cx).is_ready();
+        if self.has_ended { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

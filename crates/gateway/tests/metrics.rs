@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use loch::{Cluster, EmbeddedConfig};
@@ -122,6 +123,33 @@ fn connections_that_ask_for_nothing_hold_up_no_scrape() {
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     // The oldest ones have given way.
     assert_eq!(half[0].read(&mut [0; 1]).unwrap_or(0), 0);
+}
+
+/// A connection that gives way is read from once more after it was told so. A panic of a connection
+/// ends a server, as the program has it.
+#[test]
+fn connections_that_send_nothing_give_way_to_scrapes() {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let is_of_server = std::thread::current().name() == Some("loch-gateway-http");
+        PANICS.fetch_add(usize::from(is_of_server), Ordering::Relaxed);
+        before(panic);
+    }));
+    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+    let local: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let resp = vec![Address::Tcp(local)];
+    let config = GatewayConfig { resp, http: Some(local), ..GatewayConfig::default() };
+    let gateway = Gateway::start(cluster, config).unwrap();
+    let address = gateway.http().unwrap();
+    let mut silent: Vec<TcpStream> =
+        (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for _ in 0..2 {
+        let (head, _) = get(address, "/metrics");
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    }
+    assert_eq!(silent[0].read(&mut [0; 1]).unwrap_or(0), 0);
+    assert_eq!(PANICS.load(Ordering::Relaxed), 0);
 }
 
 #[test]
