@@ -383,6 +383,20 @@ impl<'t> Store<'t> {
         Ok(version)
     }
 
+    /// Puts an item of a table where none is. Returns whether it did.
+    pub async fn put_new(
+        self,
+        key: &[u8],
+        data: Vec<u8>,
+        traits: Traits,
+        expires: Expires,
+    ) -> Result<bool, Failure> {
+        if data.len() >= LONG_BYTES {
+            self.load.pace.step(data.len()).await;
+        }
+        Ok(self.apply(key, None, Change::Put { data, traits, expires }).await?.is_some())
+    }
+
     /// Puts values of different keys that need no header.
     pub async fn put_all(self, pairs: &[(&[u8], &[u8])]) -> loch::Result<()> {
         let versions = self.table.asynch().put_many(pairs).await?;
@@ -399,6 +413,11 @@ impl<'t> Store<'t> {
             }
             None => Ok(found(self.table.asynch().delete(key).await.map(Some))? == Some(true)),
         }
+    }
+
+    /// Deletes an item of a table if it has this version. Returns whether it did.
+    pub async fn delete_version(self, key: &[u8], version: Version) -> Result<bool, Failure> {
+        Ok(self.table.asynch().delete_if_version(key, version).await?)
     }
 
     /// Changes an item to what `decide` makes of it. Returns what `decide` said, and the version of
@@ -496,7 +515,7 @@ impl<'t> Store<'t> {
     ) -> Result<Option<Option<Version>>, Failure> {
         // Where nothing is, nothing is done: it is as if it had happened when the item was read.
         let Some(version) = base else { return Ok(Some(None)) };
-        Ok(self.table.asynch().delete_if_version(key, version).await?.then_some(None))
+        Ok(self.delete_version(key, version).await?.then_some(None))
     }
 }
 

@@ -371,3 +371,47 @@ fn watched_keys_and_names_have_bounds() {
     let refused = ask(&mut client, &["HELLO", "3", "SETNAME", &too_long]);
     assert!(refused.starts_with("-ERR Names have"), "{refused}");
 }
+
+/// A command that works on a long value has memory for it, and waits for no more while it has.
+#[test]
+fn commands_on_two_keys_wait_for_nobody_while_they_have_memory() {
+    let _alone = alone();
+    let gateway = gateway();
+    let mut client = gateway.resp();
+    // Three copies of each are most of what there is for all.
+    for key in ["a", "b"] {
+        assert_eq!(ask(&mut client, &["SETRANGE", key, "40000000", key]), ":40000001\r\n");
+    }
+    let seen = meanwhile(&gateway, || {
+        assert_eq!(ask(&mut client, &["RENAME", "a", "c"]), "+OK\r\n");
+        assert_eq!(ask(&mut client, &["EXISTS", "a"]), ":0\r\n");
+        assert_eq!(ask(&mut client, &["RENAMENX", "c", "b"]), ":0\r\n");
+        assert_eq!(ask(&mut client, &["COPY", "c", "b"]), ":0\r\n");
+        assert_eq!(ask(&mut client, &["COPY", "c", "b", "REPLACE"]), ":1\r\n");
+        assert_eq!(ask(&mut client, &["GETRANGE", "b", "40000000", "-1"]), "$1\r\na\r\n");
+        assert_eq!(ask(&mut client, &["RENAME", "c", "b"]), "+OK\r\n");
+        assert_eq!(ask(&mut client, &["STRLEN", "b"]), ":40000001\r\n");
+        assert_eq!(ask(&mut client, &["RENAMENX", "b", "a"]), ":1\r\n");
+        assert_eq!(ask(&mut client, &["COPY", "a", "b"]), ":1\r\n");
+    });
+    seen.has(5, 300 * MIB);
+    // Many of them at once, each of which has a part.
+    assert_eq!(ask(&mut client, &["DEL", "a", "b"]), ":2\r\n");
+    let mut clients: Vec<Client> = (0..12).map(|_| gateway.resp()).collect();
+    for (of, client) in clients.iter_mut().enumerate() {
+        let key = format!("k{of}");
+        assert_eq!(ask(client, &["SETRANGE", &key, "8000000", "x"]), ":8000001\r\n");
+    }
+    let seen = meanwhile(&gateway, || {
+        for (of, client) in clients.iter_mut().enumerate() {
+            let (from, to) = (format!("k{of}"), format!("l{of}"));
+            let there_and_back =
+                request(&["RENAME", &from, &to]) + &request(&["RENAME", &to, &from]);
+            client.send(there_and_back.repeat(4).as_bytes());
+        }
+        for client in &mut clients {
+            assert_eq!(text(&client.exactly(8 * 5)), "+OK\r\n".repeat(8));
+        }
+    });
+    seen.has(20, 300 * MIB);
+}

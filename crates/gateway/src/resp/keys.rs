@@ -8,7 +8,7 @@ use super::reply::Reply;
 use crate::context::Context;
 use crate::failure::{Failure, found};
 use crate::figures::add;
-use crate::store::{Change, Item, Store, View};
+use crate::store::{Item, Store, View};
 
 pub(super) async fn execute(
     cx: &Context<'_>,
@@ -72,20 +72,20 @@ async fn all_of<'a, F: Future<Output = loch::Result<Vec<bool>>>>(
 }
 
 /// Puts an item under a key, unless there is one that has to stay. Returns whether it did.
+///
+/// What is there is not read: the item has all the memory of its command.
 async fn put_under(
     store: Store<'_>,
     key: &[u8],
     item: &Item,
     replaces: bool,
 ) -> Result<bool, Failure> {
-    let put = |there: Option<&Item>| {
-        if there.is_some() && !replaces {
-            return Ok((Change::Keep, false));
-        }
-        let (data, traits, expires) = (item.data().to_vec(), item.traits, item.expires_at.into());
-        Ok((Change::Put { data, traits, expires }, true))
-    };
-    Ok(store.update(key, put).await?.0)
+    let expires = item.expires_at.into();
+    if replaces {
+        store.put(key, item.data(), item.traits, expires).await?;
+        return Ok(true);
+    }
+    store.put_new(key, item.data().to_vec(), item.traits, expires).await
 }
 
 /// A copy of the source as it was when it was read, put in one step.
@@ -127,21 +127,21 @@ async fn rename(
 ) -> Result<(), Failure> {
     let (from, to) = (request[1], request[2]);
     let mut replaces = command == "rename";
-    let item = store.get(from).await?.ok_or("ERR no such key")?;
+    let mut item = store.get(from).await?;
     let mut moved = from == to && replaces;
-    let mut next = (from != to).then_some(item);
-    while let Some(item) = next {
-        moved = put_under(store, to, &item, replaces).await?;
-        if !moved {
+    if item.is_none() {
+        return Err("ERR no such key".into());
+    }
+    while let Some(found) = item.filter(|_| from != to) {
+        moved = put_under(store, to, &found, replaces).await?;
+        if !moved || store.delete_version(from, found.version).await? {
             break;
         }
-        // What was put under the other key by this command gives way to what it puts next.
+        // What was put under the other key by this command gives way to what it puts next. Whoever
+        // waits for memory has none.
         replaces = true;
-        let delete = |there: Option<&Item>| match there {
-            Some(there) if there.version == item.version => Ok((Change::Delete, None)),
-            there => Ok((Change::Keep, there.cloned())),
-        };
-        next = store.update(from, delete).await?.0;
+        drop(found);
+        item = store.get(from).await?;
     }
     match command {
         "rename" => reply.ok(),
