@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use loch::{Cluster, EmbeddedConfig};
 use loch_gateway::{Gateway, GatewayConfig};
-use support::{Client, Reference, differ};
+use support::{Client, Reference, differ, text};
 
 /// A request a line, in words as `redis-cli` takes them.
 const SCENARIO: &str = include_str!("redis.txt");
@@ -403,4 +403,19 @@ fn commands_that_took_longer_than_wanted_are_kept() {
     for part in order {
         at += said[at..].find(part).unwrap_or_else(|| panic!("{part:?} in {said}"));
     }
+}
+
+#[test]
+fn a_transaction_whose_values_would_be_too_long_together_is_answered() {
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    let far = format!("SETRANGE k {} x\r\n", i64::MAX);
+    client.send(format!("MULTI\r\n{far}{far}{far}SET k v\r\nEXEC\r\n").as_bytes());
+    let queued = "+QUEUED\r\n".repeat(4);
+    assert_eq!(text(&client.exactly(5 + queued.len())), format!("+OK\r\n{queued}"));
+    let answer = text(&client.resp_answer());
+    assert!(
+        answer.starts_with("*4\r\n-ERR string exceeds") && answer.ends_with("+OK\r\n"),
+        "{answer}"
+    );
 }

@@ -245,7 +245,7 @@ async fn keys_and_growth<'q>(cx: &Context<'_>, queue: &'q [Queued]) -> (Vec<&'q 
         if keys.len() > 1 && keys[keys.len() - 2] == keys[keys.len() - 1] {
             keys.pop();
         }
-        longer += grows_by(command, request);
+        longer = usize::saturating_add(longer, grows_by(command, request));
     }
     keys.sort_unstable();
     keys.dedup();
