@@ -406,6 +406,30 @@ fn commands_that_took_longer_than_wanted_are_kept() {
 }
 
 #[test]
+fn keys_that_cannot_be_are_passed_over_wherever_they_stand_in_a_list() {
+    let gateway = support::gateway();
+    let mut client = gateway.resp();
+    let keys: Vec<String> = (0..300).map(|n| format!("k{n}")).collect();
+    let too_long = "x".repeat(70_000);
+    for command in ["EXISTS", "TOUCH", "UNLINK", "DEL"] {
+        for key in &keys {
+            client.send(format!("SET {key} v\r\n").as_bytes());
+            assert_eq!(text(&client.resp_answer()), "+OK\r\n");
+        }
+        for wrong in ["", &too_long] {
+            let mut request = format!("*{}\r\n${}\r\n{command}\r\n", keys.len() + 2, command.len());
+            for key in keys.iter().map(String::as_str).chain([wrong]) {
+                request += &format!("${}\r\n{key}\r\n", key.len());
+            }
+            client.send(request.as_bytes());
+            let is_gone = command == "DEL" || command == "UNLINK";
+            let right = if is_gone && wrong == too_long { 0 } else { keys.len() };
+            assert_eq!(text(&client.resp_answer()), format!(":{right}\r\n"), "{command}");
+        }
+    }
+}
+
+#[test]
 fn a_transaction_whose_values_would_be_too_long_together_is_answered() {
     let gateway = support::gateway();
     let mut client = gateway.resp();

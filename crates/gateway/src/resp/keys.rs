@@ -20,10 +20,11 @@ pub(super) async fn execute(
     match command {
         "del" | "unlink" => {
             let mut deleted = 0;
-            match all_of(store, request, |keys| store.table().asynch().delete_many(keys)).await? {
+            let keys = possible(&request[1..]);
+            match all_of(store, &keys, |keys| store.table().asynch().delete_many(keys)).await? {
                 Some(all) => deleted = all.into_iter().map(i64::from).sum(),
                 None => {
-                    for key in &request[1..] {
+                    for key in &keys {
                         deleted += i64::from(store.delete(key).await?);
                     }
                 }
@@ -32,11 +33,12 @@ pub(super) async fn execute(
         }
         "exists" | "touch" => {
             let mut found = 0;
-            match all_of(store, request, |keys| store.table().asynch().contains_many(keys)).await? {
+            let keys = possible(&request[1..]);
+            match all_of(store, &keys, |keys| store.table().asynch().contains_many(keys)).await? {
                 // A key that is named twice counts twice.
                 Some(all) => found = all.into_iter().map(i64::from).sum(),
                 None => {
-                    for key in &request[1..] {
+                    for key in &keys {
                         found += i64::from(store.contains(key).await?);
                     }
                 }
@@ -58,17 +60,24 @@ pub(super) async fn execute(
     Ok(())
 }
 
-/// Does something with all keys of a request as one batch, unless they are those of a draft, or one
+/// Those of some keys that can be in a table. A batch with another one would fail, when it has done
+/// something with a part of the others.
+fn possible<'a>(keys: &[&'a [u8]]) -> Vec<&'a [u8]> {
+    let can_be = |key: &&[u8]| (1..=loch::limits::KEY_BYTES_MAX).contains(&key.len());
+    keys.iter().copied().filter(can_be).collect()
+}
+
+/// Does something with some keys as one batch, unless they are those of a draft, or one
 /// of them cannot be in the table.
 async fn all_of<'a, F: Future<Output = loch::Result<Vec<bool>>>>(
     store: Store<'_>,
-    request: &'a [&'a [u8]],
+    keys: &'a [&'a [u8]],
     batch: impl FnOnce(&'a [&'a [u8]]) -> F,
 ) -> Result<Option<Vec<bool>>, Failure> {
     if store.is_draft() {
         return Ok(None);
     }
-    Ok(found(batch(&request[1..]).await.map(Some))?)
+    Ok(found(batch(keys).await.map(Some))?)
 }
 
 /// Puts an item under a key, unless there is one that has to stay. Returns whether it did.
