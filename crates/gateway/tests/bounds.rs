@@ -415,3 +415,42 @@ fn commands_on_two_keys_wait_for_nobody_while_they_have_memory() {
     });
     seen.has(20, 300 * MIB);
 }
+
+/// As many of these as a batch can have were executed side by side, if a short answer came before
+/// them.
+#[test]
+fn values_that_are_touched_have_a_bound_and_let_others_go_on() {
+    let _alone = alone();
+    let gateway = gateway();
+    let mut client = gateway.resp();
+    for n in 0..20 {
+        let key = format!("k{n}");
+        assert_eq!(ask(&mut client, &["SETRANGE", &key, "20000000", "x"]), ":20000001\r\n");
+    }
+    assert_eq!(ask(&mut client, &["SET", "short", "v"]), "+OK\r\n");
+    let keys: String = (0..20).map(|n| format!(" k{n}")).collect();
+    for expiry in ["100", "0"] {
+        let mut client = gateway.memcached();
+        let seen = meanwhile(&gateway, || {
+            let short = format!("gat {expiry} short\r\n");
+            client.send(format!("{short}{short}gat {expiry}{keys}\r\nmn\r\n").as_bytes());
+            for _ in 0..2 {
+                client.exactly("VALUE short 0 1\r\nv\r\nEND\r\n".len());
+            }
+            for n in 0..20 {
+                assert_eq!(text(&client.line()), format!("VALUE k{n} 0 20000001\r\n"));
+                client.skip(20_000_001 + 2);
+            }
+            assert_eq!(text(&client.exactly(9)), "END\r\nMN\r\n");
+        });
+        seen.has(20, 200 * MIB);
+    }
+    // One that is gone once it is touched is answered all the same.
+    let mut client = gateway.memcached();
+    client.send(b"gat -1 k0 k1\r\nget k0 k1\r\n");
+    for n in 0..2 {
+        assert_eq!(text(&client.line()), format!("VALUE k{n} 0 20000001\r\n"));
+        client.skip(20_000_001 + 2);
+    }
+    assert_eq!(text(&client.exactly(10)), "END\r\nEND\r\n");
+}

@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::request::{Data, flags, number};
-use super::{BAD_LINE, Request, TOO_LARGE, VERSION, expires, is_noreply, line, replace};
+use super::{BAD_LINE, Request, TOO_LARGE, VERSION, expires, is_noreply, line, replace, touches};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::figures::add;
@@ -166,10 +166,9 @@ async fn touch(cx: &Context<'_>, words: &[&[u8]]) -> Result<&'static str, Failur
     let key = key(words.get(1))?;
     let expires = number(words[2]).map(expires).ok_or(BAD_EXPTIME)?;
     add(&cx.figures().counters.touches, 1);
-    let touched = cx.store.table().asynch().touch(key, expires.options().expiry).await?;
-    let Some(version) = touched else { return Ok("NOT_FOUND") };
+    let Some(value) = touches::touch(cx, key, expires).await?.0 else { return Ok("NOT_FOUND") };
     // As with memcached, a value that is touched is used.
-    cx.store.uses().read(version);
+    cx.store.uses().read(value.version());
     Ok("TOUCHED")
 }
 

@@ -1,7 +1,8 @@
-//! `gat` and `gats`: GETs that give another expiry.
+//! `gat`, `gats` and `touch`, which give items another expiry.
 //!
-//! Some keys are touched side by side, as [`Batch`] says. A long value is sent from where it is, if
-//! it is still the one that was touched, and ends the batch: the keys behind it are touched again.
+//! Some keys are touched side by side, as [`Batch`] says. A long value is touched by itself, with
+//! memory for its copies, and sent from where it is, if it is still the one that was touched. It
+//! ends the batch: the keys behind it are touched again.
 
 use loch::lanes::run;
 use loch::{Error, Value};
@@ -13,9 +14,11 @@ use crate::failure::Failure;
 use crate::figures::add;
 use crate::gets::{Batch, Format, Found};
 use crate::item;
-use crate::limits::{LANES, LONG_BYTES};
+use crate::limits::{LANES, LONG_BYTES, WORK_COPIES};
+use crate::load::Grant;
 use crate::output::Output;
 use crate::protocol::of_different_keys;
+use crate::store::Expires;
 
 /// Touches and answers the first of these keys. Returns how many, one at least.
 pub(super) async fn answer<'t>(
@@ -27,11 +30,19 @@ pub(super) async fn answer<'t>(
 ) -> Result<usize, Failure> {
     let (table, start) = (cx.store.table().asynch(), output.bytes.len());
     let expires = |key| format.expires(key).expect("the requests touch");
-    let together = (0..keys.len()).take(batch.len().min(LANES));
+    let some = &keys[..keys.len().min(batch.len()).min(LANES)];
+    run(LANES, some.iter().map(|key| learn(cx, key)), |()| ()).await;
     // An item that is gone once it is touched cannot be touched again.
-    let alone = |key: &usize| expires(*key).has_passed();
-    let together = together.map(|key| Some(keys[key]).filter(|_| !alone(&key)));
-    let count = of_different_keys(together).max(1);
+    let alone =
+        |key: usize| expires(key).has_passed() || cx.store.load().longs.len(keys[key]).is_some();
+    let together = (0..some.len()).map(|key| Some(keys[key]).filter(|_| !alone(key)));
+    let count = of_different_keys(together);
+    if count == 0 {
+        let (value, _grant) = by_itself(cx, keys[0], expires(0)).await?;
+        let sent = write(cx, 0, (keys, value), format, output).await?;
+        batch.learn(1, sent.unwrap_or(output.bytes.len() - start));
+        return Ok(1);
+    }
     let mut touched: Vec<loch::Result<Option<Value>>> = (0..count).map(|_| Ok(None)).collect();
     let lanes = touched.iter_mut().enumerate().map(|(key, touched)| async move {
         *touched = table.get_and_touch(keys[key], expires(key).options().expiry).await;
@@ -52,6 +63,56 @@ pub(super) async fn answer<'t>(
     }
     batch.learn(answered, output.bytes.len() - start);
     Ok(answered)
+}
+
+/// Looks where a value is whether it is long, if the thread does not know. An error is found again
+/// when it is touched.
+async fn learn(cx: &Context<'_>, key: &[u8]) {
+    let longs = &cx.store.load().longs;
+    if longs.len(key).is_none()
+        && let Ok(Some(value)) = cx.store.table().asynch().pin(key).await
+    {
+        longs.note(key, value.len());
+    }
+}
+
+/// Touches a key. Returns its value, and the memory for it, if it is long.
+async fn by_itself(
+    cx: &Context<'_>,
+    key: &[u8],
+    expires: Expires,
+) -> Result<(Option<Value>, Option<Grant>), Failure> {
+    loop {
+        let most = cx.store.load().longs.len(key).unwrap_or(LONG_BYTES);
+        let (value, grant) = touch(cx, key, expires).await?;
+        // An item that is gone now cannot be touched again.
+        if expires.has_passed() || value.as_ref().is_none_or(|value| value.len() <= most) {
+            return Ok((value, grant));
+        }
+    }
+}
+
+/// Touches a key, with memory and time for copies of its value if that is long.
+pub(super) async fn touch(
+    cx: &Context<'_>,
+    key: &[u8],
+    expires: Expires,
+) -> loch::Result<(Option<Value>, Option<Grant>)> {
+    let load = cx.store.load();
+    learn(cx, key).await;
+    let known = load.longs.len(key);
+    let mut grant = None;
+    if let Some(len) = known {
+        grant = Some(load.work.take(WORK_COPIES * len).await);
+        load.pace.step(len).await;
+    }
+    let value = cx.store.table().asynch().get_and_touch(key, expires.options().expiry).await?;
+    let len = value.as_ref().map_or(0, |value| value.len());
+    load.longs.note(key, len);
+    if len >= LONG_BYTES {
+        load.pace.stepped(len.saturating_sub(known.unwrap_or(0)));
+    }
+    Ok((value, grant))
 }
 
 /// Answers a touched key. Returns the length of its value if that is long and sent by itself.
