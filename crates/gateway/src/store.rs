@@ -319,26 +319,27 @@ impl<'t> Store<'t> {
         longer: usize,
     ) -> Result<(Option<Item>, Option<Arc<Grant>>), Failure> {
         let table = self.table.asynch();
-        let mut bytes = self.load.longs.len(key).unwrap_or(0) + longer;
-        if bytes < LONG_BYTES {
+        let mut believed = self.load.longs.len(key).unwrap_or(0);
+        loop {
+            let bytes = believed + longer;
+            let mut grant = None;
+            if bytes >= LONG_BYTES {
+                grant = Some(Arc::new(self.load.work.take(WORK_COPIES * bytes).await));
+                if self.answers && !self.load.copies.may_hold() {
+                    return Err(Failure::Held);
+                }
+                self.load.pace.step(bytes).await;
+            }
             let item = found(table.get(key).await)?.map(Item::of_value);
             let len = self.note_len(key, item.as_ref());
-            if len < LONG_BYTES {
-                return Ok((item, None));
+            if len < LONG_BYTES || len <= believed {
+                let item = item.map(|item| Item { _grant: grant.clone(), ..item });
+                return Ok((item, grant));
             }
             // The copy is not kept while others have the memory for theirs.
             self.load.pace.stepped(len);
-            bytes = len + longer;
+            believed = len;
         }
-        let grant = Arc::new(self.load.work.take(WORK_COPIES * bytes).await);
-        if self.answers && !self.load.copies.may_hold() {
-            return Err(Failure::Held);
-        }
-        self.load.pace.step(bytes).await;
-        let item = found(table.get(key).await)?.map(Item::of_value);
-        self.note_len(key, item.as_ref());
-        let item = item.map(|item| Item { _grant: Some(Arc::clone(&grant)), ..item });
-        Ok((item, Some(grant)))
     }
 
     /// Remembers the length of a long item, which is returned.
@@ -500,6 +501,7 @@ impl<'t> Store<'t> {
         };
         match self.table.asynch().put_if(key, &value, expect, options).await? {
             Conditional::Done(version) => {
+                self.load.longs.note(key, value.len());
                 self.uses.stored(version);
                 Ok(Some(Some(version)))
             }
@@ -515,7 +517,11 @@ impl<'t> Store<'t> {
     ) -> Result<Option<Option<Version>>, Failure> {
         // Where nothing is, nothing is done: it is as if it had happened when the item was read.
         let Some(version) = base else { return Ok(Some(None)) };
-        Ok(self.delete_version(key, version).await?.then_some(None))
+        let is_deleted = self.delete_version(key, version).await?;
+        if is_deleted {
+            self.load.longs.note(key, 0);
+        }
+        Ok(is_deleted.then_some(None))
     }
 }
 
@@ -602,6 +608,31 @@ mod tests {
         let (deleted, version) = block_on(delete).unwrap();
         assert_eq!((deleted, version), (b"2".to_vec(), None));
         assert!(table.get(b"k").unwrap().is_none());
+    }
+
+    /// Other threads, and other gateways, store longer values than a thread has seen last.
+    #[test]
+    fn a_copy_has_memory_by_the_length_of_the_value_whatever_it_was_before() {
+        let (_cluster, table) = table();
+        let (uses, load) = (Uses::default(), Load::default());
+        let store = Store::new(&table, &uses, &load);
+        for known in [0, LONG_BYTES, 5 * LONG_BYTES] {
+            let len = 4 * LONG_BYTES;
+            table.put(b"k", &vec![1; len]).unwrap();
+            load.pace.begin_round();
+            load.longs.note(b"k", known);
+            let longer = |item: Option<&Item>| {
+                let data = item.unwrap().data();
+                assert!(load.work.bytes() >= WORK_COPIES * data.len(), "of {known} bytes");
+                Ok((Change::bytes(item, data.repeat(2)), ()))
+            };
+            block_on(store.update_longer(b"k", len, longer)).unwrap();
+            assert_eq!(load.longs.len(b"k"), Some(2 * len), "it is known at once");
+            assert_eq!(load.work.bytes(), 0);
+        }
+        load.pace.begin_round();
+        block_on(store.update(b"k", |_| Ok((Change::Delete, ())))).unwrap();
+        assert_eq!(load.longs.len(b"k"), None);
     }
 
     #[test]
