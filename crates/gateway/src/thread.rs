@@ -467,7 +467,8 @@ impl<'a, 't> Thread<'a, 't> {
             Waits::ForInput => EventFlags::IN,
             Waits::ForOutput => EventFlags::OUT,
             Waits::ForEither => EventFlags::IN | EventFlags::OUT,
-            Waits::ForTime | Waits::Ended => EventFlags::empty(),
+            // That a client has gone is told whatever is asked for: here once, and not for ever.
+            Waits::ForTime | Waits::Ended => EventFlags::ET,
             Waits::No => {
                 self.is_ready(number);
                 return Ok(());

@@ -454,3 +454,38 @@ fn values_that_are_touched_have_a_bound_and_let_others_go_on() {
     }
     assert_eq!(text(&client.exactly(10)), "END\r\nEND\r\n");
 }
+
+/// How often the threads of a gateway have gone to sleep.
+fn sleeps() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let statuses =
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+    let served = statuses.filter(|status| status.starts_with("Name:\tloch-gateway-0"));
+    let count = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse::<usize>().unwrap()
+    };
+    served.map(count).sum()
+}
+
+/// The poll set tells of a client that has gone, whatever it is asked for.
+#[test]
+fn a_connection_that_waits_for_room_and_has_lost_its_client_takes_no_time() {
+    let _alone = alone();
+    let gateway = gateway();
+    let begin = |bytes: usize| {
+        let mut client = gateway.resp();
+        client.send(format!("*2\r\n$4\r\nECHO\r\n${bytes}\r\nx").as_bytes());
+        client
+    };
+    let mut other = gateway.resp();
+    let _has_all = begin(200 << 20);
+    assert_eq!(ask(&mut other, &["PING"]), "+PONG\r\n");
+    drop(begin(1 << 20));
+    assert_eq!(ask(&mut other, &["PING"]), "+PONG\r\n");
+    let (before, until) = (sleeps(), Instant::now() + Duration::from_secs(10));
+    while sleeps() < before + 30 {
+        assert!(Instant::now() < until, "the thread does not rest");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
