@@ -9,8 +9,9 @@ pub mod namespaces;
 pub mod wire;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::support::wait_for;
+use crate::support::{PATIENCE, wait_for, wait_within};
 pub use config::HOSTS;
 
 /// The folder that guests share.
@@ -60,7 +61,12 @@ impl Guest {
 
     /// Waits for a text of the other guest's.
     pub fn hear(&self, name: &str) -> String {
-        wait_for(name, || std::fs::read_to_string(in_shared(name.into())).ok())
+        self.hear_within(PATIENCE, name)
+    }
+
+    /// The same, for what another guest takes long to tell.
+    pub fn hear_within(&self, time: Duration, name: &str) -> String {
+        wait_within(time, name, || std::fs::read_to_string(in_shared(name.into())).ok())
     }
 }
 
