@@ -203,29 +203,20 @@ async fn answer_one<'t>(
     output: &mut Output<'t>,
 ) -> Result<Option<usize>, Failure> {
     let (table, start) = (cx.store.table().asynch(), output.bytes.len());
-    let pinned = match failure::found(table.pin(key).await) {
-        Err(Error::TooManyPins { .. }) => None,
-        pinned => Some(pinned?),
+    let pinned = loop {
+        match failure::found(table.pin(key).await) {
+            // The thread's other turns have all pins, each until it has sent what it can. A copy
+            // would be on no account.
+            Err(Error::TooManyPins { .. }) => cx.pace().next_round().await,
+            pinned => break pinned?,
+        }
     };
     let is_hit = match pinned {
         None => {
-            let value = table.get(key).await?;
-            let found = value.as_ref().map(|value| Found::of(value.version(), value));
-            if found.as_ref().is_some_and(|(found, _)| !format.is_all(found)) {
-                return Ok(None);
-            }
-            let head = found.as_ref().map(|(found, _)| found);
-            write_head(cx, 0, head, format, &mut output.bytes);
-            if format.has_value(0) {
-                output.bytes.extend_from_slice(found.as_ref().map_or(&[], |(_, data)| data));
-            }
-            found.is_some()
-        }
-        Some(None) => {
             write_head(cx, 0, None, format, &mut output.bytes);
             false
         }
-        Some(Some(value)) => {
+        Some(value) => {
             let (found, data) = Found::of(value.version(), &value);
             if !format.is_all(&found) {
                 return Ok(None);

@@ -77,7 +77,7 @@ impl Pace {
     }
 
     /// Goes on in the next round.
-    async fn next_round(&self) {
+    pub async fn next_round(&self) {
         let mut has_waited = false;
         poll_fn(|lanes| {
             if std::mem::replace(&mut has_waited, true) {
