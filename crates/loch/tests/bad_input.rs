@@ -189,10 +189,8 @@ fn a_client_meets_what_is_no_node() {
     let newer =
         json!({"refused": {"code": "protocol", "text": "no", "protocol": PROTOCOL + 1, "more": 1}});
     let error = told(frame(&newer));
-    assert!(
-        matches!(error, Error::ProtocolVersion { ours: PROTOCOL, theirs, .. } if theirs == PROTOCOL + 1),
-        "{error}"
-    );
+    let Error::ProtocolVersion { ours, theirs, .. } = error else { panic!("{error}") };
+    assert_eq!((ours, theirs), (PROTOCOL, PROTOCOL + 1));
     for bytes in [
         vec![0xff; 100],
         frame(&json!({"closed": {}})),

@@ -1,6 +1,6 @@
 //! `get`, `gets`, `gat` and `gats` of any number of keys, whose answers go out part by part.
 
-use super::{Request, Session, tell, text, touches};
+use super::{Request, Session, tell, touches, values};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::gets::{self, Keys};
@@ -10,7 +10,7 @@ use crate::output::Output;
 #[derive(Debug)]
 pub(super) struct List {
     keys: Keys,
-    part: text::Part,
+    part: values::Part,
 }
 
 impl Session {
@@ -22,7 +22,7 @@ impl Session {
         requests: &[Request<'_>],
         output: &mut Output<'t>,
     ) -> usize {
-        let values = text::Values::of(requests);
+        let values = values::Values::of(requests);
         let mut answered = 0;
         while output.is_open() && answered < values.keys.len() {
             let (rest, format) = (&values.keys[answered..], values.from(answered));
@@ -54,7 +54,7 @@ impl Session {
     ) -> bool {
         while let Some(mut list) = self.list.take_if(|_| output.is_open()) {
             let values =
-                text::Values::rest(list.keys.next(&self.batch), list.keys.len(), list.part);
+                values::Values::rest(list.keys.next(&self.batch), list.keys.len(), list.part);
             let answered = self.get_some(cx, &values.keys, &values.from(0), output).await;
             match answered {
                 Ok(answered) => list.keys.answered(answered),
@@ -75,7 +75,7 @@ impl Session {
         &mut self,
         cx: &Context<'t>,
         keys: &[&[u8]],
-        format: &text::ValuesFrom<'_>,
+        format: &values::ValuesFrom<'_>,
         output: &mut Output<'t>,
     ) -> Result<usize, Failure> {
         match format.expires(0) {

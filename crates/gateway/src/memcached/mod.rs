@@ -12,6 +12,7 @@ mod runs;
 mod stats;
 mod text;
 mod touches;
+mod values;
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

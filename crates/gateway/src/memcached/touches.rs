@@ -7,7 +7,7 @@
 use loch::lanes::run;
 use loch::{Error, Value};
 
-use super::text::ValuesFrom;
+use super::values::ValuesFrom;
 use super::write_value;
 use crate::context::Context;
 use crate::failure::Failure;
