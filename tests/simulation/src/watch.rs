@@ -21,7 +21,8 @@
 //!    entry by that generation (`alloc.rs`, invariant 3; `reclaim.rs`, invariant 2). The watch asks
 //!    the clients, because no other code sees into a cache: only with the feature `planted`.
 //! 8. A word is put into a slot of the index at most once, as long as no generation starts over
-//!    (rule U of the protocol).
+//!    and no memory is cut anew (rule U of the protocol). The entries of memory that was cut anew
+//!    have generations of which nobody remembers a word after two grace periods.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -288,7 +289,8 @@ impl Watch {
     /// Rule 8, for a word that was just put into a slot.
     fn of_index(&self, slot: RemoteAddr, word: u64) -> Option<String> {
         let is_new = self.words.borrow_mut().insert((slot.to_word(), word));
-        (!is_new && !self.starts_over).then(|| format!("put {word:#x} into slot {slot:?} again"))
+        let may_repeat = self.starts_over || self.slabs.get().taken_apart > 0;
+        (!is_new && !may_repeat).then(|| format!("put {word:#x} into slot {slot:?} again"))
     }
 
     /// The use of a chunk, the first chunk of its run, and its class if it is cut.
