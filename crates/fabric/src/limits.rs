@@ -245,9 +245,6 @@ pub(crate) const TCP_LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How long a node may be silent while something is under way on a connection. Then the connection
 /// is given up, as one over verbs is.
 pub(crate) const TCP_SILENCE_MAX: Duration = Duration::from_secs(3);
-/// A connection with a full queue is stuck when nothing has moved for this time: a thread that
-/// wants to queue more does not wait for it.
-pub(crate) const TCP_STUCK_MIN: Duration = Duration::from_millis(20);
 
 /// The time in which one line is logged of each kind of line that other hosts can cause.
 pub const LOG_INTERVAL: Duration = Duration::from_secs(10);

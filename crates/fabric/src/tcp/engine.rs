@@ -107,9 +107,6 @@ impl Engine {
             if link.unsent() <= TCP_UNSENT_BYTES_MAX {
                 return Ok(());
             }
-            if link.is_stuck() {
-                return Err(FabricError::Unreachable { region });
-            }
             self.progress(false);
             std::thread::yield_now();
         }

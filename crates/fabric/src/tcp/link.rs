@@ -25,7 +25,7 @@ use super::stream::Halves;
 use crate::away::Task;
 use crate::away::keys::Remote;
 use crate::away::ops::{OpId, Ops};
-use crate::limits::{TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN, TCP_STUCK_MIN, TCP_UNANSWERED_MAX};
+use crate::limits::{TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX};
 use crate::{FabricError, RemoteAddr, Result};
 
 /// A request that was queued.
@@ -263,11 +263,6 @@ impl Link {
         }
         let now = Instant::now();
         now - *self.still_since.get_or_insert(now) > TCP_SILENCE_MAX
-    }
-
-    /// Whether nothing has moved for a moment, as far as the last look has shown.
-    pub fn is_stuck(&self) -> bool {
-        self.still_since.is_some_and(|since| since.elapsed() > TCP_STUCK_MIN)
     }
 
     /// Whether requests wait for others.

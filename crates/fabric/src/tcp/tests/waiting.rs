@@ -17,7 +17,7 @@ use crate::limits::TCP_SILENCE_MAX;
 use crate::shm::Region;
 use crate::tcp::frame::{HELLO_BYTES, Welcome};
 use crate::tcp::{Answer, TcpEndpoint};
-use crate::{Access, Fabric, FabricError, Granted, UnreliableWrites};
+use crate::{Access, Fabric, FabricError, Granted};
 
 /// Longer than any thread may be held up, and short for a test.
 const LONG_US: u64 = 50_000;
@@ -51,17 +51,6 @@ fn a_long_pause_leaves_other_lanes_their_turns() {
         }
     };
     assert!(turns >= TURNS, "{turns} turns of another executor");
-}
-
-/// A node that takes nothing is given up only later.
-#[test]
-fn a_full_queue_does_not_hold_up_the_thread() {
-    let (endpoint, _stream) = mute();
-    let bytes = vec![7; BYTES.min(64 << 10) as usize];
-    // The system's buffers hold some megabytes.
-    let refused = (0..10_000).find_map(|_| endpoint.write_unreliable(at(0), &bytes).err());
-    assert_eq!(refused, Some(FabricError::Unreachable { region: AWAY }));
-    assert!(endpoint.broken().is_empty(), "the thread has not waited until the node is given up");
 }
 
 /// An endpoint whose node has let it in and says nothing more, and the node's side.
