@@ -108,6 +108,22 @@ impl Pair {
     fn table_at(&self, node: usize) -> Table {
         wait_for("the table", || self.try_table_at(node).ok())
     }
+
+    /// Waits until clients of both nodes are told that this node has come back without its memory.
+    fn wait_until_refused(&self, name: &str) {
+        let sentence = [name, "without its memory", "\"default\"", "stop all nodes", "fresh"];
+        for node in [0, 1] {
+            let refusal = wait_for("the refusal", || {
+                let refused = match self.try_table_at(node) {
+                    Ok(table) => (0..200u32).find_map(|key| table.get(&key.to_le_bytes()).err()),
+                    Err(error) => Some(error),
+                };
+                refused.filter(|error| matches!(error, Error::ClusterMismatch { .. }))
+            });
+            let text = refusal.to_string();
+            assert!(sentence.iter().all(|words| text.contains(words)), "at node {node}: {text}");
+        }
+    }
 }
 
 impl NodeProcess {
@@ -201,23 +217,31 @@ fn a_node_without_its_memory_is_refused_where_an_index_names_its_entries() {
     drop(b);
     pair.forget(1);
     let b = pair.start(1);
-    let sentence = ["\"n1\"", "without its memory", "\"default\"", "stop all nodes", "fresh"];
-    for node in [0, 1] {
-        let refusal = wait_for("the refusal", || {
-            let refused = match pair.try_table_at(node) {
-                Ok(table) => (0..200u32).find_map(|key| table.get(&key.to_le_bytes()).err()),
-                Err(error) => Some(error),
-            };
-            refused.filter(|error| matches!(error, Error::ClusterMismatch { .. }))
-        });
-        let text = refusal.to_string();
-        assert!(sentence.iter().all(|words| text.contains(words)), "at node {node}: {text}");
-    }
+    pair.wait_until_refused("\"n1\"");
     // As the sentence says.
     drop((a, b));
     [0, 1].iter().for_each(|node| pair.forget(*node));
     let _nodes = pair.start_both();
     put_all(&pair.table_at(0));
+}
+
+/// Each node by itself, while the other one still has its old memory.
+#[test]
+fn nodes_that_are_started_fresh_one_after_the_other_meet_with_their_new_memory() {
+    let pair = Pair::new("nessie");
+    let [a, b] = pair.start_both();
+    pair.table_at(0).put(b"key", b"value").unwrap();
+    drop(a);
+    pair.forget(0);
+    let _a = pair.start(0);
+    pair.wait_until_refused("\"n0\"");
+    drop(b);
+    pair.forget(1);
+    let _b = pair.start(1);
+    wait_for("all keys to be stored", || {
+        let table = pair.try_table_at(0).ok()?;
+        (0..20u32).all(|key| table.put(&key.to_le_bytes(), b"value").is_ok()).then_some(())
+    });
 }
 
 /// A key of such a table belongs to one node, with its slots and its entry.

@@ -285,7 +285,7 @@ impl Drop for InboundLink<'_> {
 impl InboundLink<'_> {
     fn receive(&self, stream: TcpStream) -> LinkError {
         match self.enter(stream) {
-            Ok((mut link, home)) => self.serve(&mut link, home),
+            Ok((mut link, home, hello)) => self.serve(&mut link, home, &hello),
             Err(error) => {
                 if !matches!(error, LinkError::Closed) {
                     self.log_refusal(&error);
@@ -307,24 +307,25 @@ impl InboundLink<'_> {
         }
     }
 
-    /// Reads the handshake. Returns the link and the number of the node at its other end.
-    fn enter(&self, stream: TcpStream) -> Result<(Link, usize), LinkError> {
+    /// Reads the handshake. Returns the link, and the number and the hello of the node at its other
+    /// end.
+    fn enter(&self, stream: TcpStream) -> Result<(Link, usize, Hello), LinkError> {
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         let mut link = Link::accept(stream, &self.plane.credentials, deadline)?;
         let members = &self.plane.members;
         let checked = match link.receive(deadline)? {
-            ControlRequest::Hello(hello) => self.identify(&link, &hello),
+            ControlRequest::Hello(hello) => self.identify(&link, &hello).map(|home| (home, hello)),
             ControlRequest::Probe {} => return Err(self.lend_to_probe(&mut link)),
             _ => Err(LinkError::Garbage("hello comes first".into())),
         };
         match checked {
-            Ok(home) => {
+            Ok((home, hello)) => {
                 self.plane.handshakes.prove(self.number, home, self.from);
                 // The threads of two links may come here in any order.
                 let before = self.plane.registry.take_over(self.link_id(home));
                 self.open_links.close(before.ok_or(LinkError::Closed)?);
                 link.send(&ControlReply::Welcome(members.hello()), deadline)?;
-                Ok((link, home))
+                Ok((link, home, hello))
             }
             Err(why) => {
                 let code = match why {
@@ -351,7 +352,6 @@ impl InboundLink<'_> {
             ))
         })?;
         self.plane.fences().check(home, hello.process)?;
-        members.meet(home, hello);
         Ok(home)
     }
 
@@ -385,7 +385,7 @@ impl InboundLink<'_> {
         LinkId { home: home as u16, number: self.number }
     }
 
-    fn serve(&self, link: &mut Link, home: usize) -> LinkError {
+    fn serve(&self, link: &mut Link, home: usize, hello: &Hello) -> LinkError {
         // The clients that live, as far as the node has told on this link.
         let mut living = HashSet::new();
         loop {
@@ -394,7 +394,7 @@ impl InboundLink<'_> {
                 Err(error) => return error,
             };
             self.plane.inbound(home).last_heard = Some(Instant::now());
-            let Some(told) = self.answer(ask, home, &mut living) else {
+            let Some(told) = self.answer(ask, (home, hello), &mut living) else {
                 return LinkError::Closed;
             };
             if let Err(error) = link.send(&told, Instant::now() + ASK_TIMEOUT) {
@@ -407,7 +407,7 @@ impl InboundLink<'_> {
     fn answer(
         &self,
         ask: ControlRequest,
-        home: usize,
+        (home, hello): (usize, &Hello),
         living: &mut HashSet<Caller>,
     ) -> Option<ControlReply> {
         let (registry, link_id) = (&self.plane.registry, self.link_id(home));
@@ -440,6 +440,8 @@ impl InboundLink<'_> {
                 return reply_to_ending(registry.fence(link_id, &callers));
             }
             ControlRequest::Connect { caller, connect } => {
+                // Not before: the node may refuse this one, and be started fresh then.
+                self.plane.members.meet(home, hello);
                 match registry.admit(link_id, caller, &connect) {
                     Ok(answer) => ControlReply::Connected { answer },
                     Err(refused) => ControlReply::Refused(refused),

@@ -112,7 +112,7 @@ impl Members {
         *known = Known { member, up: true, sessions_taken: known.sessions_taken, why: None };
     }
 
-    /// The clients of a node whose hello was checked are let in from now on.
+    /// From now on clients of a node whose hello was checked may be let in.
     pub(super) fn meet(&self, node: usize, hello: &Hello) {
         if let Ok(member) = self.parse(hello, node) {
             self.own.meet(&member);
