@@ -263,6 +263,9 @@ fn a_killed_node_comes_back(table: &Table, node: Child) -> Child {
     meet("node-was-missed");
     let node = node.unwrap_or_else(|| spawn("node_process", RIGHT));
     meet("node-is-back");
+    // A client connects again after a pause, and its operations fail until then.
+    let is_met = |host: u32| table.get(&(host << 16 | 1).to_le_bytes()).is_ok();
+    eventually("both nodes are met", || (1..=2).all(is_met));
     for host in 1..=2u32 {
         for i in (1..KEYS).step_by(2) {
             let value = bytes(table, &(host << 16 | i).to_le_bytes());
