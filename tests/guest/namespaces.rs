@@ -1,10 +1,12 @@
 //! Two network namespaces of this machine, joined by a wire, in the place of guests: hosts for TCP.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use loch_wire::{Hosts, Weather};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
 use super::{HOSTS, NAMESPACE};
@@ -56,15 +58,16 @@ impl Namespaces {
                 .env("HOST", host.to_string())
                 .env("HOSTS", HOSTS.to_string())
                 .stdin(Stdio::null())
+                .process_group(0)
                 .spawn();
-            Process::new(child.expect("ip is there"))
+            Host(Process::new(child.expect("ip is there")))
         };
-        let mut hosts: Vec<Process> = (1..=HOSTS).map(start).collect();
+        let mut hosts: Vec<Host> = (1..=HOSTS).map(start).collect();
         let begun = Instant::now();
         while !hosts.is_empty() {
             assert!(begun.elapsed() < RUN_MAX, "a host does not end");
             // One that has failed would let the other wait in vain.
-            hosts.retain_mut(|host| match host.try_ended() {
+            hosts.retain_mut(|host| match host.0.try_ended() {
                 None => true,
                 Some(status) => {
                     assert!(status.success(), "a host has failed: {status}");
@@ -73,5 +76,15 @@ impl Namespaces {
             });
             std::thread::sleep(LOOK);
         }
+    }
+}
+
+/// A host's process. All that it has started ends with it, also if it could not end that itself.
+struct Host(Process);
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // There may be nothing left of the group.
+        let _ = kill_process_group(Pid::from_child(&self.0.child), Signal::KILL);
     }
 }
