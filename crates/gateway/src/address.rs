@@ -1,7 +1,8 @@
 //! Where a gateway listens: `HOST:PORT` or `unix:PATH`.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -30,6 +31,34 @@ pub enum Address {
 }
 
 impl Address {
+    /// All addresses of a host with a port, or the path of a socket; at least one. The name of a
+    /// host may stand for several addresses: `localhost` is one of each version of IP. If a machine
+    /// has only some of them, these are all.
+    ///
+    /// # Errors
+    /// [`ParseAddressError`] names what is wrong, and the forms of an address.
+    pub fn all(text: &str) -> Result<Vec<Self>, ParseAddressError> {
+        let wrong = |problem: &dyn fmt::Display| ParseAddressError {
+            text: text.to_owned(),
+            problem: problem.to_string(),
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.is_empty() {
+                true => Err(wrong(&"the path is empty")),
+                false => Ok(vec![Self::Unix(path.into())]),
+            };
+        }
+        // A resolver may name an address twice.
+        let found: BTreeSet<_> = text.to_socket_addrs().map_err(|error| wrong(&error))?.collect();
+        if found.is_empty() {
+            return Err(wrong(&"the host has no address"));
+        }
+        let is_own = |address: &&SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
+        let own: Vec<_> = found.iter().filter(is_own).copied().map(Self::Tcp).collect();
+        // To listen at one of the others says why it cannot be used.
+        Ok(if own.is_empty() { found.into_iter().map(Self::Tcp).collect() } else { own })
+    }
+
     /// Whether only processes of this host reach it.
     pub fn is_local(&self) -> bool {
         match self {
@@ -39,19 +68,12 @@ impl Address {
     }
 }
 
+/// One of the addresses of [`Address::all`].
 impl FromStr for Address {
     type Err = ParseAddressError;
 
     fn from_str(text: &str) -> Result<Self, ParseAddressError> {
-        let wrong = |problem: String| ParseAddressError { text: text.to_owned(), problem };
-        if let Some(path) = text.strip_prefix("unix:") {
-            return match path.is_empty() {
-                true => Err(wrong("the path is empty".to_owned())),
-                false => Ok(Self::Unix(path.into())),
-            };
-        }
-        let mut addresses = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-        addresses.next().map(Self::Tcp).ok_or_else(|| wrong("the host has no address".to_owned()))
+        Ok(Self::all(text)?.swap_remove(0))
     }
 }
 
@@ -84,5 +106,15 @@ mod tests {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_host_has_each_of_its_addresses_once() {
+        let found = "localhost:1".to_socket_addrs().unwrap();
+        let own = found.filter(|address| UdpSocket::bind((address.ip(), 0)).is_ok());
+        let own: BTreeSet<_> = own.map(|address| Address::Tcp(address).to_string()).collect();
+        let all: Vec<_> = Address::all("localhost:1").unwrap();
+        let all: BTreeSet<_> = all.iter().map(Address::to_string).collect();
+        assert!(all == own && own.contains("127.0.0.1:1"), "{all:?}");
     }
 }

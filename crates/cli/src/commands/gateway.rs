@@ -43,7 +43,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 pub struct GatewayArgs {
     #[command(flatten)]
     table: TableArgs,
-    /// Where clients of Redis connect: HOST:PORT or unix:PATH; may be given more than once
+    /// Where clients of Redis connect: HOST:PORT (all addresses of HOST) or unix:PATH; may be given
+    /// more than once
     /// [default: 127.0.0.1:6379, if --memcached is not given either]
     #[arg(long, value_name = "ADDRESS")]
     resp: Vec<String>,
@@ -79,8 +80,8 @@ pub struct GatewayArgs {
 /// Runs `loch gateway`.
 pub fn run(args: GatewayArgs) -> Result<Answer> {
     let addresses = |given: &[String]| -> Result<Vec<Address>> {
-        let parsed = given.iter().map(|text| text.parse::<Address>());
-        Ok(parsed.collect::<Result<_, _>>().map_err(|error| Usage(error.to_string()))?)
+        let parsed = given.iter().map(|text| Address::all(text)).collect::<Result<Vec<_>, _>>();
+        Ok(parsed.map_err(|error| Usage(error.to_string()))?.concat())
     };
     let (mut resp, mut memcached) = (addresses(&args.resp)?, addresses(&args.memcached)?);
     if resp.is_empty() && memcached.is_empty() {
