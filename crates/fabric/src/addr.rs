@@ -78,6 +78,6 @@ impl fmt::Debug for RemoteAddr {
 
 impl fmt::Display for RemoteAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        write!(f, "{:#x} of node {}", self.offset(), self.region().0)
     }
 }

@@ -13,7 +13,7 @@ pub type Result<T, E = FabricError> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum FabricError {
     /// No region of that number is attached to this endpoint. Attach it first.
-    #[error("region {} is not attached", .region.0)]
+    #[error("node {} is not attached", .region.0)]
     Unattached {
         /// The region that was named.
         region: RegionId,
@@ -64,7 +64,7 @@ pub enum FabricError {
     },
     /// The peer could not be reached. The verb had no effect: it never left this node, or it was a
     /// READ.
-    #[error("node of region {} is unreachable", .region.0)]
+    #[error("node {} is unreachable", .region.0)]
     Unreachable {
         /// The region whose node is gone.
         region: RegionId,

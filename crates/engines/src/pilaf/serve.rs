@@ -26,7 +26,13 @@ impl Workers for Pilaf {
         let worker =
             Worker::open(fabric, map.mailed.requests(), node, map.shape(node), logging, sessions)?;
         let recovered = worker.recovered();
-        tracing::info!(table = site.name, ?recovered, "the table is open");
+        tracing::info!(
+            table = site.name,
+            from_snapshot = recovered.from_snapshot,
+            replayed = recovered.replayed,
+            torn_bytes = recovered.torn_bytes,
+            "the table is open"
+        );
         serve::by_mail(host, worker).await?.close()
     }
 }

@@ -12,6 +12,7 @@
 //! left, small pages are made, and the caller reserves what is missing.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -34,6 +35,15 @@ pub enum Pages {
     Huge,
     /// Base pages.
     Base,
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Huge => "huge",
+            Self::Base => "base",
+        })
+    }
 }
 
 /// Called with the number of bytes that are done, by any thread. If it breaks, the other pages are

@@ -59,7 +59,7 @@ pub enum VerbsError {
     #[error("the region is mapped read-only: it can be lent for reading only")]
     ReadOnlyRegion,
     /// An answer came to an offer that was not made, or was replaced by another.
-    #[error("there is no offer to the node of region {} that this answers", .region.0)]
+    #[error("there is no offer to the node {} that this answers", .region.0)]
     NoOffer {
         /// The node's region.
         region: RegionId,

@@ -335,7 +335,7 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, P
         tracing::info!(
             region = %region.path.display(),
             bytes,
-            ?pages,
+            %pages,
             took_ms = progress.elapsed().as_millis() as u64,
             "the region is mapped"
         );

@@ -434,7 +434,7 @@ impl Drop for Ending {
             if took > FENCE_PATIENCE {
                 tracing::info!(
                     home = key.home,
-                    ?took,
+                    took_ms = took.as_millis() as u64,
                     "the card took its time to end a connection"
                 );
             }
