@@ -114,17 +114,23 @@ fn map() -> io::Result<*mut AtomicU64> {
 }
 
 #[cfg(all(test, not(feature = "loom")))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
+    /// A child that hangs is killed after these seconds.
+    const CHILD_SECONDS_MAX: u32 = 60;
+
     /// Runs `work` in a forked child; what it returns is the child's exit code.
-    fn in_child(work: impl FnOnce() -> u8) -> i32 {
-        // SAFETY: the child runs only `work`, which takes no lock and allocates nothing, and then
-        // ends without running exit handlers of the test's other threads.
+    pub(crate) fn in_child(work: impl FnOnce() -> u8) -> i32 {
+        // SAFETY: the child runs only `work`, which takes no lock but the allocator's, which is
+        // free in a child, and such as only threads of the child hold. Then it ends without
+        // running exit handlers of the test's other threads.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "{}", io::Error::last_os_error());
         if pid == 0 {
+            // SAFETY: it touches no memory.
+            unsafe { libc::alarm(CHILD_SECONDS_MAX) };
             let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(u8::MAX);
             // SAFETY: it ends this child and touches no memory.
             unsafe { libc::_exit(code.into()) };

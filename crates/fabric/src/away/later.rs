@@ -7,15 +7,21 @@
 //! # Invariants
 //! 1. The word is stored under the lock of its [`Later`], so that it is not stored any more once
 //!    the endpoint has taken it back, or is gone.
+//! 2. A child that was forked inherits endpoints, but neither the thread nor the words: it leaves
+//!    and takes back nothing of its parent's, and waits for no lock that the parent's thread may
+//!    have held. For its own endpoints it has a thread of its own.
 
+use std::ptr::null_mut;
+// Not loom's: a fork takes part.
+use std::sync::atomic::AtomicPtr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Carrier;
-use crate::networks;
 use crate::shm::Region;
 use crate::sync::Ordering;
+use crate::{ForkMark, networks};
 
 /// The pause between two looks at the endpoints that were left, at first and at most.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -37,33 +43,53 @@ struct State {
 }
 
 /// The word that an endpoint leaves to be stored later, if there is one.
-#[derive(Clone, Default)]
-pub(super) struct Later(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub(super) struct Later {
+    state: Arc<Mutex<State>>,
+    /// `None`: the process cannot tell its children, so no word is left.
+    mark: Option<ForkMark>,
+}
 
 impl Later {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn new() -> Self {
+        Self { state: Arc::default(), mark: ForkMark::new().ok() }
     }
 
-    /// Leaves a word, which is stored when the carrier's verbs before `mark` have settled.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process may leave words (invariant 2).
+    fn is_own(&self) -> bool {
+        self.mark.is_some_and(|mark| !mark.is_inherited())
+    }
+
+    /// Leaves a word, which is stored when the verbs have settled that the carrier has posted so
+    /// far.
     pub fn leave<C: Carrier + 'static>(
         &self,
         carrier: &Arc<Mutex<C>>,
-        mark: u64,
         (region, offset): (Arc<Region>, u64),
         value: u64,
     ) {
+        if !self.is_own() {
+            return;
+        }
+        let mark = carrier.lock().unwrap_or_else(PoisonError::into_inner).posted();
         let mut state = self.state();
         state.word = Some(Word { mark, region, offset, value });
-        if !std::mem::replace(&mut state.is_watched, true) {
+        if !state.is_watched {
             let left = Left { carrier: Arc::downgrade(carrier), later: self.clone() };
-            watch(Box::new(move || left.is_over()));
+            // Without the thread, the word is stored when the endpoint is used again.
+            state.is_watched = watch(Box::new(move || left.is_over()));
         }
     }
 
     /// Takes the word back. When this returns, it was stored, or never will be.
     pub fn take_back(&self) {
-        self.state().word = None;
+        if self.is_own() {
+            self.state().word = None;
+        }
     }
 }
 
@@ -91,7 +117,7 @@ impl<C: Carrier> Left<C> {
         };
         let is_over = state.word.as_mut().is_none_or(is_settled);
         if is_over {
-            *state = State::default();
+            (state.word, state.is_watched) = (None, false);
         }
         is_over
     }
@@ -99,17 +125,52 @@ impl<C: Carrier> Left<C> {
 
 type IsOver = Box<dyn FnMut() -> bool + Send>;
 
-/// Has the thread that looks after endpoints look after one more.
-fn watch(is_over: IsOver) {
-    static WATCHER: OnceLock<Sender<IsOver>> = OnceLock::new();
-    let watcher = WATCHER.get_or_init(|| {
-        let (sender, receiver) = channel();
+/// The thread that looks after endpoints, as the process knows it that has started it.
+struct Watcher {
+    mark: ForkMark,
+    sender: Sender<IsOver>,
+}
+
+impl Watcher {
+    /// The watcher of this process, which is never dropped. It was inherited, or its thread has
+    /// ended, if it is the `useless` one: then another takes its place. `None` if there can be no
+    /// thread.
+    fn get(useless: Option<&'static Self>) -> Option<&'static Self> {
+        static WATCHER: AtomicPtr<Watcher> = AtomicPtr::new(null_mut());
+        let current = WATCHER.load(Ordering::Acquire);
+        // SAFETY: a watcher is complete before it is in `WATCHER`, and is never freed from then on.
+        let known = unsafe { current.as_ref() };
+        let is_useless = |it: &Self| useless.is_some_and(|useless| std::ptr::eq(it, useless));
+        if let Some(known) = known.filter(|it| !it.mark.is_inherited() && !is_useless(it)) {
+            return Some(known);
+        }
+        let fresh = Box::new(Self::start()?);
+        let fresh = Box::into_raw(fresh);
+        let set = WATCHER.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire);
+        // SAFETY: as above for what another thread has set. If that happened, nobody else has been
+        // given `fresh`, and its thread ends with its sender.
+        unsafe {
+            let Err(first) = set else { return fresh.as_ref() };
+            drop(Box::from_raw(fresh));
+            first.as_ref()
+        }
+    }
+
+    fn start() -> Option<Self> {
+        let (mark, (sender, receiver)) = (ForkMark::new().ok()?, channel());
         let named = std::thread::Builder::new().name("loch-settle".into());
-        // Without the thread, a word is stored when its endpoint is used again.
-        _ = named.spawn(move || run(&receiver));
-        sender
-    });
-    _ = watcher.send(is_over);
+        named.spawn(move || run(&receiver)).ok()?;
+        Some(Self { mark, sender })
+    }
+}
+
+/// Has the thread that looks after endpoints look after one more. Returns whether there is such a
+/// thread.
+fn watch(is_over: IsOver) -> bool {
+    let Some(watcher) = Watcher::get(None) else { return false };
+    let Err(refused) = watcher.sender.send(is_over) else { return true };
+    let other = Watcher::get(Some(watcher));
+    other.is_some_and(|other| other.sender.send(refused.0).is_ok())
 }
 
 fn run(receiver: &Receiver<IsOver>) {
@@ -130,5 +191,58 @@ fn run(receiver: &Receiver<IsOver>) {
         watched.retain_mut(|is_over| !is_over());
         // What this thread has queued leaves now.
         networks::after_lanes();
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::fork::tests::in_child;
+
+    /// Notes that it was looked at.
+    fn seen(has_looked: &Arc<AtomicBool>) -> IsOver {
+        let has_looked = has_looked.clone();
+        Box::new(move || {
+            has_looked.store(true, Ordering::Release);
+            true
+        })
+    }
+
+    fn is_looked_after() -> bool {
+        let has_looked = Arc::default();
+        assert!(watch(seen(&has_looked)));
+        while !has_looked.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// The child has the parent's channel, and no thread at its other end.
+    #[test]
+    fn a_child_has_a_thread_of_its_own() {
+        assert!(is_looked_after());
+        assert_eq!(in_child(|| is_looked_after().into()), 1);
+        assert!(is_looked_after());
+    }
+
+    /// The parent's thread holds the lock when the process is forked, and in the child nobody ever
+    /// gives it back.
+    #[test]
+    fn a_child_takes_back_nothing_of_its_parents() {
+        let later = Later::new();
+        let held = later.state();
+        let inherited = later.clone();
+        assert_eq!(in_child(|| (inherited.take_back(), 0).1), 0);
+        drop(held);
+        let region = Arc::new(Region::anonymous(4096).unwrap());
+        later.state().word = Some(Word { mark: 0, region, offset: 0, value: 1 });
+        assert_eq!(
+            in_child(|| (inherited.take_back(), inherited.state().word.is_some().into()).1),
+            1
+        );
+        later.take_back();
+        assert!(later.state().word.is_none());
     }
 }

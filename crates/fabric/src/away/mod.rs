@@ -118,7 +118,7 @@ type Refusal = (Buf, FabricError);
 
 impl<C: Carrier> Away<C> {
     pub fn new(local: ShmEndpoint, home: RegionId, carrier: Arc<Mutex<C>>) -> Self {
-        Self { home, local, carrier, is_far: Cell::new(false), later: Later::default() }
+        Self { home, local, carrier, is_far: Cell::new(false), later: Later::new() }
     }
 
     /// The carrier. Only this endpoint's thread, and nobody for long, holds it.
@@ -582,8 +582,7 @@ impl<C: Carrier + 'static> Fabric for Away<C> {
 
     fn store_when_settled(&self, at: RemoteAddr, word: u64) {
         let region = self.local.region(at.region()).expect("the region is mapped");
-        let mark = self.carrier().posted();
-        self.later.leave(&self.carrier, mark, (region.clone(), at.offset()), word);
+        self.later.leave(&self.carrier, (region.clone(), at.offset()), word);
     }
 
     fn take_back(&self) {
