@@ -141,7 +141,7 @@ impl Scrubber {
     ) -> std::io::Result<Self> {
         let (sender, events) = mpsc::channel();
         let stopping = Arc::new(AtomicBool::new(false));
-        let bell = sessions.scrubber_bell();
+        let (bell, have_kept) = (sessions.scrubber_bell(), sessions.have_kept());
         let scrubber = ScrubberThread {
             node,
             session: sessions.open_scrubber(),
@@ -150,8 +150,10 @@ impl Scrubber {
             cluster,
             stopping: stopping.clone(),
             release: false,
-            scrub: false,
-            have_left: false,
+            // The scrubber before this one may have ended in the middle of a scrub for sessions
+            // that live on, whose words it had taken back.
+            scrub: have_kept,
+            have_left: have_kept,
             pause: SCRUB_INTERVAL,
             next_scrub: Instant::now(),
         };
@@ -227,7 +229,8 @@ impl<E: Into<ScrubError>> From<E> for Halt {
 
 impl<C: ClusterAccess> ScrubberThread<C> {
     fn run(mut self, events: &Receiver<Event>) {
-        let (mut due, mut walks_due) = (None, Some(Instant::now() + EXPIRY_PAUSE));
+        let now = Instant::now();
+        let (mut due, mut walks_due) = (self.scrub.then_some(now), Some(now + EXPIRY_PAUSE));
         // Endpoints stay with their thread.
         let mut walks = None;
         while let Some(is_told) = self.wait(events, due.into_iter().chain(walks_due).min()) {

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use loch_engines::epoch::Session;
 use loch_engines::nessie::Client;
+use loch_engines::region::{session_addr, session_left_addr};
 use loch_engines::requests::WorkerId;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{Region, ShmEndpoint};
-use loch_fabric::{ForkMark, RegionId};
+use loch_fabric::{Fabric, ForkMark, RegionId};
 
 use super::Node;
 use crate::layout::memory::{ClusterMemory, Member};
@@ -147,6 +148,26 @@ fn sessions_that_died_with_their_node_are_put_in_order_by_the_next() {
         let usage = &table.usage().unwrap()[0];
         (usage.leased_slabs, usage.abandoned_slabs) == (0, 1)
     });
+}
+
+/// The scrubber had taken the session's word back, and the next one did not know of it.
+#[test]
+fn what_a_session_has_left_is_scrubbed_although_the_node_stops_in_the_middle_of_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(config(&dir)).unwrap();
+    let table = Cluster::connect(node.socket()).unwrap().table("default").unwrap();
+    let (_connection, client, SessionId { slot, incarnation }) = raw_client(&node);
+    // The operation announces its epoch, so the scrub waits for a grace period.
+    std::mem::forget(block_on(client.reserve(b"lost", 100, Default::default())).unwrap());
+    let (home, fabric) = (RegionId(0), client.fabric());
+    Session::new(home, slot, incarnation).leaves(fabric);
+    eventually("a scrub begins", || fabric.load(session_left_addr(home, slot)) == Ok(0));
+    node.stop();
+    // The operation has ended, and the client lives on.
+    fabric.store(session_addr(home, slot).add(8), &[&[0; 8]]).unwrap();
+    let _node = Node::start(config(&dir)).unwrap();
+    eventually("its entry is free", || table.check().unwrap().unshown == 0);
+    assert_eq!(fabric.load(session_addr(home, slot)), Ok(incarnation));
 }
 
 /// A node with a table of herd.

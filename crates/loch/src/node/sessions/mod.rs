@@ -282,6 +282,11 @@ impl Sessions {
         closed
     }
 
+    /// Returns whether a client has held its session since before this node's process.
+    pub fn have_kept(&self) -> bool {
+        self.slots().iter().flatten().any(|held| held.lives() && held.is_kept)
+    }
+
     /// The processes of clients that hold a session.
     pub fn processes(&self) -> HashSet<Process> {
         let slots = self.slots();
