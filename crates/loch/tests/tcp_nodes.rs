@@ -11,9 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use loch::{ByteSize, Cluster, Error, FabricKind, Node, NodeConfig, Table, TableConfig, lanes};
+use loch::engines::region::{SESSION_BYTES, SESSIONS_OFFSET};
+use loch::{
+    ByteSize, Cluster, ConnectOptions, Error, FabricKind, Node, NodeConfig, Table, TableConfig,
+    lanes,
+};
+use loch_fabric::shm::Region;
 use ports::free_address;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// The variable that tells a node's process its folder, number and engine, and both addresses.
 const NODE: &str = "LOCH_TEST_NODE";
@@ -131,6 +136,14 @@ impl NodeProcess {
         let pid = Pid::from_raw(self.child.id() as i32).expect("it is one");
         kill_process(pid, signal).expect("it is there");
     }
+
+    /// Has all of its threads stand still.
+    fn stop(&self) {
+        self.send(Signal::STOP);
+        let pid = Pid::from_raw(self.child.id() as i32);
+        let (_, status) = waitpid(pid, WaitOptions::UNTRACED).unwrap().expect("it waits");
+        assert!(status.stopped(), "{status:?}");
+    }
 }
 
 impl Drop for NodeProcess {
@@ -150,6 +163,9 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// The sessions of a node that are looked at.
+const CLIENTS_MAX: u64 = 8;
 
 const LANES: usize = 16;
 const PUTS: u32 = 2000;
@@ -194,6 +210,48 @@ fn what_broken_connections_leave_is_scrubbed_while_the_client_lives_and_when_it_
     put_while_one_stands_still(&table, &b);
     drop(table);
     wait_for("what the client left that has ended", || is_clean().then_some(()));
+}
+
+/// Whether a client's session at the node with this region announces an operation.
+fn announces(region: &Region) -> bool {
+    let word = |offset| {
+        let mut word = [0; 8];
+        region.copy_out(offset, &mut word);
+        u64::from_le_bytes(word)
+    };
+    let slots = (1..=CLIENTS_MAX).map(|slot| SESSIONS_OFFSET + slot * SESSION_BYTES);
+    slots.into_iter().any(|slot| word(slot) != 0 && word(slot + 8) & 1 == 1)
+}
+
+/// The client's verbs were lost with their connection, and nobody made it again until the client
+/// was used again: its session announced its last operation for ever, and no memory changed hands.
+#[test]
+fn a_client_that_lost_its_connection_in_its_last_operation_comes_to_rest() {
+    for engine in ["nessie"] {
+        let pair = Pair::new(engine);
+        let [_a, b] = pair.start_both();
+        let options = ConnectOptions {
+            connect_timeout: Duration::from_secs(60),
+            operation_timeout: Duration::from_secs(1),
+            ..ConnectOptions::default()
+        };
+        let cluster = Cluster::connect_with(socket_of(pair.dir.path(), 0), options).unwrap();
+        let table = cluster.table("default").unwrap();
+        let region = Region::open(&region_of(pair.dir.path(), 0), false).unwrap();
+        let keys = || (0..64u32).map(u32::to_le_bytes);
+        // The client remembers where values are: the first verb of another PUT changes memory.
+        for _ in 0..2 {
+            keys().for_each(|key| _ = table.put(&key, &[7; 100]).unwrap());
+        }
+        assert!(!announces(&region), "{engine}: it is at rest");
+        b.stop();
+        let lost = keys().find(|key| table.put(key, &[8; 100]).is_err());
+        assert!(lost.is_some(), "some keys need the other node");
+        assert!(announces(&region), "{engine}: verbs are under way");
+        drop(b);
+        let _b = pair.start(1);
+        wait_for("the client to come to rest", || (!announces(&region)).then_some(()));
+    }
 }
 
 /// Words of the other node's index still named entries of the memory that was gone, and the node

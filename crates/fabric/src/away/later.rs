@@ -18,8 +18,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::Carrier;
-use crate::shm::Region;
+use super::{Away, Carrier};
+use crate::shm::{Region, ShmEndpoint};
 use crate::sync::Ordering;
 use crate::{ForkMark, networks};
 
@@ -36,10 +36,14 @@ struct Word {
     value: u64,
 }
 
+/// Makes broken connections again, without waiting.
+pub(super) type Mend = Arc<dyn Fn() + Send + Sync>;
+
 #[derive(Default)]
 struct State {
     word: Option<Word>,
     is_watched: bool,
+    mend: Option<Mend>,
 }
 
 /// The word that an endpoint leaves to be stored later, if there is one.
@@ -85,11 +89,40 @@ impl Later {
         }
     }
 
+    /// Until the verbs of a word have settled, `mend` is called now and then: verbs of unknown
+    /// outcome do not settle before their connection is made again.
+    pub fn mend_by(&self, mend: Mend) {
+        self.state().mend = Some(mend);
+    }
+
     /// Takes the word back. When this returns, it was stored, or never will be.
     pub fn take_back(&self) {
         if self.is_own() {
             self.state().word = None;
         }
+    }
+
+    /// Takes the word back for good: the endpoint is gone.
+    pub fn end(&self) {
+        if self.is_own() {
+            let mut state = self.state();
+            (state.word, state.mend) = (None, None);
+        }
+    }
+}
+
+impl<C: Carrier + 'static> Away<C> {
+    /// While a word is left to be stored, another thread calls `mend` now and then, with an
+    /// endpoint over the same carrier.
+    pub fn mend_by(&self, mend: impl Fn(Self) + Send + Sync + 'static) {
+        let (home, carrier) = (self.home, Arc::downgrade(&self.carrier));
+        let region = self.local.region(home).expect("the home region is mapped").clone();
+        self.later.mend_by(Arc::new(move || {
+            let Some(carrier) = carrier.upgrade() else { return };
+            let mut local = ShmEndpoint::new(home);
+            local.attach(home, region.clone());
+            mend(Self::new(local, home, carrier));
+        }));
     }
 }
 
@@ -102,6 +135,13 @@ struct Left<C> {
 impl<C: Carrier> Left<C> {
     /// Moves the endpoint's verbs on. Returns whether there is nothing to wait for any more.
     fn is_over(&self) -> bool {
+        let state = self.later.state();
+        let mend = state.mend.clone().filter(|_| state.word.is_some());
+        // The endpoint's thread does not wait for it.
+        drop(state);
+        if let Some(mend) = mend {
+            mend();
+        }
         let mut state = self.later.state();
         let is_settled = |word: &mut Word| {
             let Some(carrier) = self.carrier.upgrade() else { return true };

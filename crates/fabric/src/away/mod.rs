@@ -102,7 +102,7 @@ pub(crate) struct Away<C> {
 impl<C> Drop for Away<C> {
     fn drop(&mut self) {
         // The place may be another's soon.
-        self.later.take_back();
+        self.later.end();
     }
 }
 

@@ -95,6 +95,13 @@ impl TcpEndpoint {
         self.away.carrier().install(node, (region_bytes, keys), socket, halves);
     }
 
+    /// While a word is left to be stored ([`Fabric::store_when_settled`]), another thread calls
+    /// `mend` now and then, with an endpoint over the same connections. It makes broken ones again,
+    /// without which their verbs do not settle, and never waits.
+    pub fn mend_by(&self, mend: impl Fn(&Self) + Send + Sync + 'static) {
+        self.away.mend_by(move |away| mend(&Self { away }));
+    }
+
     /// Requests that are under way, or not known to be over.
     #[cfg(test)]
     pub(super) fn flights_held(&self) -> usize {

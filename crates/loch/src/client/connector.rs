@@ -6,6 +6,10 @@
 //! both. The client's thread installs the connection at its next look, and never waits. An
 //! operation that needs a lost node waits in its lane, and all others go on.
 //!
+//! A client may be left alone after an operation whose verbs were lost with a connection. Then the
+//! thread that waits for these verbs in its place looks after its connections
+//! ([`Medium::mend_when_left`]).
+//!
 //! # Invariants
 //! 1. A connection takes the place of another only when its home node has ended the passive end of
 //!    the other. The endpoint relies on this. A reader's passive ends may live on: no verb of a
@@ -16,8 +20,8 @@
 //!    deadline. When a node has been lost for longer than an operation may take, further operations
 //!    fail at once, unless a try to connect has just begun.
 
-use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
@@ -47,9 +51,9 @@ pub(crate) struct Connector<M: Medium> {
     /// How long an operation goes on after it first had to start over.
     timeout: Duration,
     /// By node.
-    links: RefCell<Vec<Link<M>>>,
+    links: Mutex<Vec<Link<M>>>,
     /// The number of tries under way.
-    tries: Cell<usize>,
+    tries: AtomicUsize,
 }
 
 /// The state of connecting to a node.
@@ -89,7 +93,7 @@ pub(crate) struct Attempts {
     since: Option<Instant>,
 }
 
-impl<M: Medium> Links<M> for Connector<M> {
+impl<M: Medium> Links<M> for Arc<Connector<M>> {
     /// A process of the home node that has started meanwhile does not know the session's secret
     /// until it is told. No connection shows this, because the client writes its home memory by
     /// stores.
@@ -112,7 +116,7 @@ impl<M: Medium> Connector<M> {
         medium: M,
         attachment: Arc<Attachment>,
         params: OpenParams<'_>,
-    ) -> Result<(M::Endpoint, Self)> {
+    ) -> Result<(M::Endpoint, Arc<Self>)> {
         let OpenParams { memory, table, table_session, options, .. } = params;
         let (home, memory) = (attachment.home(), memory.clone());
         let own = memory.nodes[home].as_ref().expect("the home node is known");
@@ -144,10 +148,13 @@ impl<M: Medium> Connector<M> {
             false => &[false],
         };
         let timeout = Duration::from_micros(options.operation_timeout_us());
-        let links = RefCell::new(memory.nodes.iter().map(|_| Link::new()).collect());
-        let tries = Cell::default();
+        let links = Mutex::new(memory.nodes.iter().map(|_| Link::new()).collect());
+        let tries = AtomicUsize::default();
         let made = Self { medium, attachment, memory, ask, kinds, timeout, links, tries };
         made.open_all(&endpoint)?;
+        let made = Arc::new(made);
+        let mends = made.clone();
+        M::mend_when_left(&endpoint, move |endpoint| mends.mend(endpoint));
         Ok((endpoint, made))
     }
 
@@ -158,7 +165,7 @@ impl<M: Medium> Connector<M> {
         let nodes = self.memory.nodes.len();
         (0..nodes).for_each(|node| self.try_to(endpoint, node));
         self.wait_for(endpoint, home, began + ADMIT_TIMEOUT);
-        if !self.links.borrow()[home].made {
+        if !self.links()[home].made {
             return Err(self.why_lost(home));
         }
         let until = began + self.timeout.min(ADMIT_TIMEOUT);
@@ -169,10 +176,16 @@ impl<M: Medium> Connector<M> {
     /// Has the thread wait until a try to connect has ended.
     fn wait_for(&self, endpoint: &M::Endpoint, node: usize, until: Instant) {
         let wait = |one: &Try<M>| one.work.wait(until);
-        let made = self.links.borrow()[node].under_way.as_ref().and_then(wait);
-        if let Some(made) = made {
-            self.end_try(endpoint, node, made);
+        let link = &mut self.links()[node];
+        if let Some(made) = link.under_way.as_ref().and_then(wait) {
+            self.end_try(link, endpoint, node, made);
         }
+    }
+
+    /// The links. The thread that has them waits for nothing but, while the client is opened, for a
+    /// try.
+    fn links(&self) -> MutexGuard<'_, Vec<Link<M>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The messages of the endpoint's thread.
@@ -242,12 +255,12 @@ impl<M: Medium> Connector<M> {
 
     /// Returns whether there is no connection to a node.
     fn lacks(&self, endpoint: &M::Endpoint, node: usize) -> bool {
-        !self.links.borrow()[node].made || M::broken(endpoint).contains(&RegionId(node as u8))
+        !self.links()[node].made || M::broken(endpoint).contains(&RegionId(node as u8))
     }
 
     /// Returns whether an operation may wait for a node (invariant 3).
     fn is_awaited(&self, node: usize) -> bool {
-        let link = &self.links.borrow()[node];
+        let link = &self.links()[node];
         let has_begun = |one: &Try<M>| one.began.elapsed() < RECONNECT_WAIT;
         link.lost.is_none_or(|since| since.elapsed() < self.timeout)
             || link.under_way.as_ref().is_some_and(has_begun)
@@ -255,13 +268,13 @@ impl<M: Medium> Connector<M> {
 
     /// Returns whether the process of the home node is not the one that has let the client in.
     fn has_other_home(&self) -> bool {
-        let line = &self.links.borrow()[self.attachment.home()].line;
+        let line = &self.links()[self.attachment.home()].line;
         line.as_ref().is_some_and(|line| !line.is_open())
     }
 
     /// Begins to connect to a node, unless that is under way, or failed just now.
     fn try_to(&self, endpoint: &M::Endpoint, node: usize) {
-        let link = &mut self.links.borrow_mut()[node];
+        let link = &mut self.links()[node];
         let began = Instant::now();
         if link.under_way.is_some() || began < link.due {
             return;
@@ -270,7 +283,7 @@ impl<M: Medium> Connector<M> {
         match self.begin_try(endpoint, node) {
             Ok(work) => {
                 link.under_way = Some(Try { began, work });
-                self.tries.set(self.tries.get() + 1);
+                self.tries.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => link.fail(node, error),
         }
@@ -308,25 +321,30 @@ impl<M: Medium> Connector<M> {
 
     /// Uses the connections that have been made since the last look.
     fn install_made(&self, endpoint: &M::Endpoint) {
-        if self.tries.get() == 0 {
+        // Only a hint: the number is kept by the threads that have the links.
+        if self.tries.load(Ordering::Relaxed) == 0 {
             return;
         }
-        for node in 0..self.memory.nodes.len() {
+        for (node, link) in self.links().iter_mut().enumerate() {
             let take = |one: &Try<M>| one.work.take();
-            let made = self.links.borrow()[node].under_way.as_ref().and_then(take);
-            if let Some(made) = made {
-                self.end_try(endpoint, node, made);
+            if let Some(made) = link.under_way.as_ref().and_then(take) {
+                self.end_try(link, endpoint, node, made);
             }
         }
     }
 
-    fn end_try(&self, endpoint: &M::Endpoint, node: usize, made: Result<Made<M>>) {
+    fn end_try(
+        &self,
+        link: &mut Link<M>,
+        endpoint: &M::Endpoint,
+        node: usize,
+        made: Result<Made<M>>,
+    ) {
         let used = made.and_then(|Made { line, dialed }| {
             let install = |one| self.medium.install(endpoint, self.member(node), one);
             dialed.into_iter().try_for_each(install).map(|()| line)
         });
-        self.tries.set(self.tries.get() - 1);
-        let link = &mut self.links.borrow_mut()[node];
+        self.tries.fetch_sub(1, Ordering::Relaxed);
         link.under_way = None;
         match used {
             Ok(line) => {
@@ -368,7 +386,7 @@ impl<M: Medium> Connector<M> {
     }
 
     fn why_lost(&self, node: usize) -> Error {
-        let known = self.links.borrow()[node].failure.clone();
+        let known = self.links()[node].failure.clone();
         known.unwrap_or_else(|| Error::NodeUnreachable {
             socket: self.member(node).socket.clone(),
             remedy: "the connection to it broke, and it does not answer".into(),

@@ -26,7 +26,7 @@ use crate::{Error, Result};
 pub(crate) struct Remote<M>(PhantomData<M>);
 
 /// The endpoint of a client.
-type ClientEndpoint<M> = Linked<M, Connector<M>>;
+type ClientEndpoint<M> = Linked<M, Arc<Connector<M>>>;
 
 impl<M: Medium> Net for Remote<M> {
     type Direct = ClientEndpoint<M>;

@@ -73,6 +73,15 @@ pub(crate) trait Medium: Clone + Send + Sync + 'static {
     /// [`Error::Device`](crate::Error::Device).
     fn install(&self, endpoint: &Self::Endpoint, to: &Member, dialed: Self::Dialed) -> Result<()>;
 
+    /// While verbs of a client that nobody uses keep its session's announcement up, another thread
+    /// calls `mend` now and then, with an endpoint over the same connections. Verbs that only
+    /// their own thread can move on wait for that thread.
+    fn mend_when_left(
+        _endpoint: &Self::Endpoint,
+        _mend: impl Fn(&Self::Endpoint) + Send + Sync + 'static,
+    ) {
+    }
+
     /// The nodes to which connections broke.
     fn broken(endpoint: &Self::Endpoint) -> Vec<RegionId>;
 }

@@ -75,6 +75,10 @@ impl Medium for Tcp {
         Ok(())
     }
 
+    fn mend_when_left(endpoint: &TcpEndpoint, mend: impl Fn(&TcpEndpoint) + Send + Sync + 'static) {
+        endpoint.mend_by(mend);
+    }
+
     fn broken(endpoint: &TcpEndpoint) -> Vec<RegionId> {
         endpoint.broken()
     }
