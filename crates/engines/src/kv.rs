@@ -154,6 +154,20 @@ pub trait Kv {
         Err(EngineError::Timeout { timeout_us: self.fabric().now_us() - began_us })
     }
 
+    /// Called after an operation by a client over a network: nobody knows whether it is used again.
+    /// A client that announces epochs waits until nothing holds its announcement up, as
+    /// [`nessie::Client::come_to_rest`](crate::nessie::Client::come_to_rest) says.
+    ///
+    /// # Errors
+    /// The fabric's.
+    async fn come_to_rest(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Called when nobody may use the client for long: also after an operation whose future was
+    /// dropped. Grace periods then do not wait for the client longer than for its verbs.
+    fn leave(&self) {}
+
     /// Ends the client in good order: it starts no more operations and leaves nothing behind.
     ///
     /// # Errors
@@ -230,6 +244,20 @@ impl<A: Kv, B: Kv<Fabric = A::Fabric>> Kv for OneOf<A, B> {
         match self {
             Self::First(client) => client.get_and_touch(key, options, buf).await,
             Self::Second(client) => client.get_and_touch(key, options, buf).await,
+        }
+    }
+
+    async fn come_to_rest(&self) -> Result<(), EngineError> {
+        match self {
+            Self::First(client) => client.come_to_rest().await,
+            Self::Second(client) => client.come_to_rest().await,
+        }
+    }
+
+    fn leave(&self) {
+        match self {
+            Self::First(client) => client.leave(),
+            Self::Second(client) => client.leave(),
         }
     }
 

@@ -257,8 +257,7 @@ macro_rules! engines {
         }
 
         impl<N: Net> Client<N> {
-            /// As [`Engine::client`]. Without a session, a client of nessie reads every table of
-            /// nessie's layout.
+            /// As [`Engine::client`]; nessie's for each table of its layout, without a session.
             ///
             /// # Errors
             /// The errors of `connect`.
@@ -349,6 +348,23 @@ macro_rules! engines {
                 }
             }
 
+            /// As [`Kv::come_to_rest`].
+            pub fn come_to_rest(&self) -> Operating<'_, ()> {
+                match self {
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(client) => Box::pin(client.come_to_rest()),)*
+                    Self::NeedsSession(client) => Box::pin(client.come_to_rest()),
+                }
+            }
+
+            /// As [`Kv::leave`].
+            pub fn leave(&self) {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$variant(client) => client.leave(),)*
+                    Self::NeedsSession(client) => client.leave(),
+                }
+            }
+
             /// As [`Kv::detach`].
             pub fn detach(&self) -> Operating<'_, ()> {
                 match self {
@@ -401,13 +417,20 @@ impl<N: Net> Kv for Client<N> {
         Self::get_and_touch(self, key, options, buf).await
     }
 
+    async fn come_to_rest(&self) -> Result<(), EngineError> {
+        Self::come_to_rest(self).await
+    }
+
+    fn leave(&self) {
+        Self::leave(self);
+    }
+
     async fn detach(&self) -> Result<(), EngineError> {
         Self::detach(self).await
     }
 }
 
-/// An operation of a client whose engine is known only at run time. Its future is boxed, which
-/// keeps its state out of the future that awaits it.
+/// An operation of a client whose engine is known only at run time, boxed to keep futures small.
 pub type Operating<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + 'a>>;
 
 engines! {

@@ -6,7 +6,7 @@ use loch_fabric::Fabric;
 
 use super::check::expire::ExpiryWalk;
 use super::check::report::{CheckReport, Expired, Scrubbed, Usage};
-use super::client::{Client, Counts, Leaving};
+use super::client::{Client, Counts};
 use super::layout::geometry::Protocol;
 use super::layout::hash::TableMap;
 #[cfg(feature = "planted")]
@@ -89,19 +89,6 @@ impl<F: Fabric> AnyClient<F> {
             Self::First(client) => client.wander(key).await,
             Self::Second(client) => client.wander(key).await,
         }
-    }
-
-    /// As [`Client::leaving`].
-    pub fn leaving(&self) -> Leaving<'_, F> {
-        self.base().leaving()
-    }
-
-    /// As [`Client::come_to_rest`].
-    ///
-    /// # Errors
-    /// The fabric's.
-    pub async fn come_to_rest(&self) -> Result<(), EngineError> {
-        self.base().come_to_rest().await
     }
 
     /// As [`Client::outlast`].

@@ -122,6 +122,14 @@ macro_rules! kv {
                 Ok(Box::pin(touches).await?.ok())
             }
 
+            fn come_to_rest(&self) -> impl Future<Output = Result<(), EngineError>> {
+                self$(.$base)?.come_to_rest()
+            }
+
+            fn leave(&self) {
+                self$(.$base)?.leave();
+            }
+
             fn detach(&self) -> impl Future<Output = Result<(), EngineError>> {
                 self.detach()
             }

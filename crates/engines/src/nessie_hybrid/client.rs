@@ -116,6 +116,14 @@ impl<F: Fabric> Kv for Client<F> {
         self.ask(key, operation).await
     }
 
+    async fn come_to_rest(&self) -> Result<(), EngineError> {
+        self.reader.come_to_rest().await
+    }
+
+    fn leave(&self) {
+        self.reader.leave();
+    }
+
     async fn detach(&self) -> Result<(), EngineError> {
         self.reader.detach().await
     }

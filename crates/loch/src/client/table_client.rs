@@ -115,17 +115,16 @@ impl<N: Network> TableClient<N> {
         meaning: fn(EngineError) -> EngineError,
     ) -> Result<T, EngineError> {
         let endpoint = self.client.direct();
-        let nessie = self.client.nessie().filter(|_| N::BREAKS);
-        let _leaving = nessie.map(AnyClient::leaving);
+        let _leaving = N::BREAKS.then(|| Leaving(&self.client));
         let mut attempts = N::begin(endpoint);
         loop {
             let done = operation().await.map_err(meaning);
             if N::goes_on(endpoint, &mut attempts, done.as_ref().err()).await {
                 continue;
             }
-            if let Some(client) = nessie {
+            if N::BREAKS {
                 // The operation is done, whatever becomes of the verbs that it did not wait for.
-                _ = client.come_to_rest().await;
+                _ = self.client.come_to_rest().await;
             }
             return done;
         }
@@ -310,6 +309,16 @@ where
         }
         let told = self.inspect().await?;
         Ok(told.iter().map(|told| told.usage()).collect())
+    }
+}
+
+/// An operation of a client over a network. When this is dropped, after the operation's future,
+/// nobody may use the client for long.
+struct Leaving<'a, N: Network>(&'a Client<N>);
+
+impl<N: Network> Drop for Leaving<'_, N> {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 

@@ -104,7 +104,7 @@ pub struct Leaving<'a, F: Fabric>(&'a Client<F>);
 
 impl<F: Fabric> Drop for Leaving<'_, F> {
     fn drop(&mut self) {
-        self.0.session.leave(&self.0.fabric);
+        self.0.leave();
     }
 }
 
@@ -266,6 +266,12 @@ impl<F: Fabric> Client<F> {
         self.session.come_to_rest(&self.fabric).await?;
         self.put_right().await?;
         Ok(())
+    }
+
+    /// Called when nobody may use this client for long: grace periods then do not wait for it
+    /// longer than for its verbs.
+    pub fn leave(&self) {
+        self.session.leave(&self.fabric);
     }
 
     /// Notes that an operation of a client over a network begins, whose future may be dropped: when

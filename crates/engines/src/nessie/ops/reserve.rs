@@ -121,7 +121,7 @@ impl<F: Fabric> Drop for Reservation<'_, F> {
             }
             drop(epoch);
             // Nobody may use the client for long, and what it has posted may be under way.
-            self.client.session.leave(&self.client.fabric);
+            self.client.leave();
         }
     }
 }
