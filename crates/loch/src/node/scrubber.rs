@@ -480,7 +480,7 @@ struct Owners {
 async fn owners<F: Fabric>(endpoint: &F, map: &TableMap, dti: u8) -> Result<Owners, EngineError> {
     let bytes = map.shape.geometry.chunks as usize * 8;
     let buf = Buf::with_capacity(bytes);
-    let (words, done) = endpoint.read(map.chunk_addr(dti, 0), bytes, buf).await;
+    let (words, done) = endpoint.read_whole_words(map.chunk_addr(dti, 0), bytes, buf).await;
     done?;
     let mut owners = Owners::default();
     for word in words.chunks_exact(8) {
