@@ -62,8 +62,8 @@ pub enum FabricError {
         /// The number of its places.
         max: u64,
     },
-    /// The peer could not be reached. The verb had no effect: it never left this node, or it was a
-    /// READ.
+    /// The peer could not be reached, or does not take as much at the moment. The verb had no
+    /// effect: it never left this node, or it was a READ.
     #[error("node {} is unreachable", .region.0)]
     Unreachable {
         /// The region whose node is gone.

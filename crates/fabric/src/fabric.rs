@@ -332,7 +332,8 @@ pub trait Fabric {
     fn fetch_add(&self, at: RemoteAddr, add: u64) -> impl Future<Output = Result<u64>> + '_;
 
     /// WRITEs up to 64 bytes without waiting: unsignaled and inline. Aligned words of it are
-    /// written atomically.
+    /// written atomically. If the peer takes so little that too many of these wait already, it is
+    /// [`Unreachable`](crate::FabricError::Unreachable).
     fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()>;
 
     /// WRITEs `buf` and gives it back.

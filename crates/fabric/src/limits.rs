@@ -213,10 +213,11 @@ pub(crate) const TCP_ACCEPTS_PER_TURN: usize = 64;
 /// How long no connection is accepted when the system has no descriptors left.
 pub(crate) const TCP_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Requests over TCP that wait to be sent, beyond which a WRITE that nobody waits for does.
-pub(crate) const TCP_UNSENT_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of requests that nobody awaits and that wait to be sent to a node over TCP. Beyond that a
+/// node takes no more of them. The number of lanes bounds all other requests.
+pub(crate) const TCP_UNAWAITED_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes of messages that wait in a mailbox over TCP, beyond which those who send to it wait.
+/// Bytes of messages that wait in a mailbox over TCP, beyond which the connections with more wait.
 pub(crate) const TCP_MAILBOX_BYTES_MAX: usize = 4 << 20;
 
 /// How long a connection waits for a worker whose mailbox is full.

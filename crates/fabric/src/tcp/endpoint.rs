@@ -108,6 +108,12 @@ impl TcpEndpoint {
         self.away.carrier().flights_held()
     }
 
+    /// Bytes that wait to be sent.
+    #[cfg(test)]
+    pub(super) fn unsent(&self) -> u64 {
+        self.away.carrier().unsent()
+    }
+
     /// The nodes to which a connection broke and has to be made again.
     pub fn broken(&self) -> Vec<RegionId> {
         let mut engine = self.away.carrier();

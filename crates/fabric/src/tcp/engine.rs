@@ -14,7 +14,7 @@ use super::stream::Halves;
 use crate::away::keys::{Keys, Remote};
 use crate::away::ops::{OpId, Ops};
 use crate::away::{Carrier, Task};
-use crate::limits::{TCP_CHUNK_BYTES, TCP_UNSENT_BYTES_MAX};
+use crate::limits::TCP_CHUNK_BYTES;
 use crate::networks::Network;
 use crate::rights::Access;
 use crate::shm::{Region, parking};
@@ -74,6 +74,11 @@ impl Engine {
         self.links().map(Link::flights_held).sum()
     }
 
+    #[cfg(test)]
+    pub fn unsent(&self) -> u64 {
+        self.links().map(Link::unsent).sum()
+    }
+
     /// Takes what has arrived on all connections, and notices which of them broke, unless that was
     /// done a short time ago.
     pub fn look_every(&mut self, time: Duration) {
@@ -89,27 +94,30 @@ impl Engine {
         broken.map(|(region, _)| RegionId(region as u8)).collect()
     }
 
-    /// Queues a message. It is lost if there is no connection to the worker's node.
+    /// Queues a message. It is lost if there is no connection to the worker's node, or no room.
     pub fn queue_message(&mut self, to: TcpWorker, message: &[u8]) {
-        if self.wait_for_room(to.region).is_ok() {
-            let way = self.ways[usize::from(to.region.0)].as_mut().expect("it was looked at");
-            way.link.as_mut().expect("it was looked at").push_message(to.mailbox, message);
+        if self.check_room(to.region).is_ok() {
+            self.link(to.region).expect("it was looked at").push_message(to.mailbox, message);
         }
     }
 
-    /// Waits until a node takes more: nothing else bounds how many requests without answers there
-    /// are. A node that has taken nothing for a moment has no room, so that the thread can go on
-    /// with what needs other nodes.
-    fn wait_for_room(&mut self, region: RegionId) -> Result<()> {
-        loop {
-            let link = self.way(region).and_then(|way| way.link.as_ref());
-            let link = link.ok_or(FabricError::Unreachable { region })?;
-            if link.unsent() <= TCP_UNSENT_BYTES_MAX {
-                return Ok(());
-            }
-            self.progress(false);
-            std::thread::yield_now();
+    /// Whether a node takes one more request that nobody awaits: nothing else bounds how many of
+    /// these there are. The thread does not wait for room, as it may have to do with other nodes.
+    fn check_room(&mut self, region: RegionId) -> Result<()> {
+        if self.link(region)?.has_room() {
+            return Ok(());
         }
+        // A thread that posts one after the other has no rounds in which anything is sent.
+        self.progress(false);
+        match self.link(region)?.has_room() {
+            true => Ok(()),
+            false => Err(FabricError::Unreachable { region }),
+        }
+    }
+
+    fn link(&mut self, region: RegionId) -> Result<&mut Link> {
+        let way = self.ways.get_mut(usize::from(region.0)).and_then(Option::as_mut);
+        way.and_then(|way| way.link.as_mut()).ok_or(FabricError::Unreachable { region })
     }
 
     /// Bytes that the connections which are there have sent, and received.
@@ -289,7 +297,7 @@ impl Carrier for Engine {
     }
 
     fn queue_unsignaled(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
-        self.wait_for_room(at.region())?;
+        self.check_room(at.region())?;
         self.push(None, Then::Unsignaled, at, bytes.len(), bytes);
         self.flush(Link::owes_flush);
         Ok(())

@@ -16,16 +16,20 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::company::Company;
 use super::frame::{
-    ANSWER_BYTES, Answer, AnswerHeader, Garbage, Refusal, Request, SwapWords, Told, Verb, Wanted,
+    ANSWER_BYTES, Answer, AnswerHeader, Garbage, REQUEST_BYTES, Refusal, Request, SwapWords, Told,
+    Verb, Wanted,
 };
 use super::pushed::Pushed;
 use super::sealed::{BadRecord, Broken};
 use super::socket::Moved;
 use super::stream::Halves;
+use super::unawaited::Unawaited;
 use crate::away::Task;
 use crate::away::keys::Remote;
 use crate::away::ops::{OpId, Ops};
-use crate::limits::{TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX};
+use crate::limits::{
+    TCP_SILENCE_MAX, TCP_STRAIGHT_BYTES_MIN, TCP_UNANSWERED_MAX, TCP_UNAWAITED_BYTES_MAX,
+};
 use crate::{FabricError, RemoteAddr, Result};
 
 /// A request that was queued.
@@ -121,6 +125,7 @@ pub(super) struct Link {
     /// Bytes of the stream that were queued, and sent.
     queued: u64,
     sent: u64,
+    unawaited: Unawaited,
     /// With the place in the stream at which each begins.
     flights: VecDeque<(u64, Flight)>,
     /// How many of them have answers.
@@ -148,6 +153,7 @@ impl Link {
             front: 0,
             queued: 0,
             sent: 0,
+            unawaited: Unawaited::default(),
             flights: VecDeque::new(),
             waiting: 0,
             unanswered: 0,
@@ -182,6 +188,11 @@ impl Link {
     /// Whether a request with an answer should follow, as there were many without.
     pub fn owes_flush(&self) -> bool {
         self.unanswered >= TCP_UNANSWERED_MAX
+    }
+
+    /// Whether one more request that nobody awaits may be queued.
+    pub fn has_room(&mut self) -> bool {
+        self.unawaited.bytes(self.queued, self.sent) <= TCP_UNAWAITED_BYTES_MAX
     }
 
     /// The number of the first verb that changes memory and is not known to be over.
@@ -229,7 +240,10 @@ impl Link {
                     self.put(&ops.get(op).buf[from..from + flight.len]);
                 }
             }
-            Then::Unsignaled => self.put(bytes),
+            Then::Unsignaled => {
+                self.put(bytes);
+                self.unawaited.add(REQUEST_BYTES + bytes.len());
+            }
             Then::Verb(_) | Then::Flush => (),
         }
     }
@@ -240,6 +254,7 @@ impl Link {
         let wanted = Wanted::Message { mailbox, len: message.len() as u32 };
         self.put(wanted.header().as_bytes());
         self.put(message);
+        self.unawaited.add(REQUEST_BYTES + message.len());
     }
 
     fn put(&mut self, bytes: &[u8]) {

@@ -68,6 +68,7 @@ mod stream;
 mod tests;
 mod thread;
 mod turns;
+mod unawaited;
 
 use crate::{Atomics, Caps, RoundTrip, Validation};
 

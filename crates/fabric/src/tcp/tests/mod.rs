@@ -90,8 +90,12 @@ impl Node {
     }
 
     fn connect(&self, endpoint: &TcpEndpoint) -> Accepted {
+        self.connect_as(AWAY, endpoint)
+    }
+
+    fn connect_as(&self, region: RegionId, endpoint: &TcpEndpoint) -> Accepted {
         let (accepted, answer) = self.agent.accept(client(&all(Access::Full))).unwrap();
-        endpoint.connect(AWAY, BYTES, self.agent.address(), &answer, PATIENCE).unwrap();
+        endpoint.connect(region, BYTES, self.agent.address(), &answer, PATIENCE).unwrap();
         accepted
     }
 

@@ -13,11 +13,15 @@ use zerocopy::IntoBytes;
 
 use super::{AWAY, BYTES, HOME, Node, PATIENCE, at};
 use crate::lanes::block_on;
-use crate::limits::TCP_SILENCE_MAX;
+use crate::limits::{TCP_SILENCE_MAX, TCP_UNAWAITED_BYTES_MAX};
 use crate::shm::Region;
 use crate::tcp::frame::{HELLO_BYTES, Welcome};
+use crate::tcp::pushed::TcpWorker;
 use crate::tcp::{Answer, TcpEndpoint};
-use crate::{Access, Fabric, FabricError, Granted};
+use crate::{Access, Fabric, FabricError, Granted, Messages, RegionId, RemoteAddr};
+
+/// A node beside the others.
+const OTHER: RegionId = RegionId(2);
 
 /// Longer than any thread may be held up, and short for a test.
 const LONG_US: u64 = 50_000;
@@ -51,6 +55,36 @@ fn a_long_pause_leaves_other_lanes_their_turns() {
         }
     };
     assert!(turns >= TURNS, "{turns} turns of another executor");
+}
+
+/// A node that takes nothing is given up only later. Until then there is as little memory for what
+/// nobody awaits as at any time, and the thread does what needs another node.
+#[test]
+fn a_full_queue_does_not_hold_up_the_thread() {
+    let ((endpoint, mut stream), other) = (mute(), Node::new());
+    let _accepted = other.connect_as(OTHER, &endpoint);
+    let (word, there) = ([7; 64], RemoteAddr::new(OTHER, 0));
+    let messages = endpoint.messages();
+    let worker = TcpWorker { region: AWAY, mailbox: 0 };
+    for number in 0..100 {
+        // The system's buffers hold some megabytes, and may grow a little.
+        let refused = (0..1 << 20).find_map(|_| endpoint.write_unsignaled(at(0), &word).err());
+        assert_eq!(refused, Some(FabricError::Unreachable { region: AWAY }));
+        assert_eq!(messages.send(worker, &word), Ok(()), "it is lost");
+        assert_eq!(block_on(endpoint.fetch_add(there, 1)), Ok(number), "another node is asked");
+    }
+    assert!(endpoint.unsent() <= TCP_UNAWAITED_BYTES_MAX + 2 * 64);
+    assert!(endpoint.broken().is_empty(), "the thread has not waited until the node is given up");
+
+    // There is room again when the node takes something.
+    let taking =
+        std::thread::spawn(move || while stream.read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0) {});
+    let begun = Instant::now();
+    while endpoint.write_unsignaled(at(0), &word).is_err() {
+        assert!(begun.elapsed() < PATIENCE);
+    }
+    drop((endpoint, messages));
+    taking.join().unwrap();
 }
 
 /// An endpoint whose node has let it in and says nothing more, and the node's side.
