@@ -334,6 +334,26 @@ fn a_client_that_is_killed_has_no_connection() {
     assert_eq!(support::text(&victim.rest()), "");
 }
 
+/// The requests behind it in the pipeline were executed, and the answer could get lost.
+#[test]
+fn a_client_that_kills_itself_has_its_answer_and_nothing_behind_it() {
+    let kills_itself = |connect: &dyn Fn() -> Client| {
+        let (mut client, mut other) = (connect(), connect());
+        client.send(b"CLIENT ID\r\n");
+        let id = text(&client.resp_answer());
+        let kill = format!("CLIENT KILL ID {} SKIPME no", id[1..].trim_end());
+        client.send(format!("SET a 1\r\n{kill}\r\nSET b 2\r\nPING\r\n").as_bytes());
+        assert_eq!(text(&client.rest()), "+OK\r\n:1\r\n");
+        other.send(b"MGET a b\r\n");
+        assert_eq!(text(&other.resp_answer()), "*2\r\n$1\r\n1\r\n$-1\r\n");
+    };
+    let gateway = support::gateway();
+    kills_itself(&|| gateway.resp());
+    if let Some(redis) = Reference::redis() {
+        kills_itself(&|| redis.connect());
+    }
+}
+
 #[test]
 fn other_hosts_reach_no_gateway_without_a_password() {
     let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();

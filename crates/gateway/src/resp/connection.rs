@@ -47,7 +47,7 @@ pub(super) async fn execute(
             said.resp = 2;
             session.reply(output).simple("RESET");
         }
-        "client" => about_clients(session, (cx, client), command, request, output)?,
+        "client" => return about_clients(session, (cx, client), command, request, output),
         _ => without_session(&mut session.reply(output), command, request)
             .expect("it is a command about the connection")?,
     }
@@ -269,7 +269,7 @@ fn about_clients(
     command: &Command,
     request: &[&[u8]],
     output: &mut Vec<u8>,
-) -> Result<(), Failure> {
+) -> Result<Next, Failure> {
     let mut reply = session.reply(output);
     match (subcommand(request).as_str(), &request[2..]) {
         ("id", []) => reply.integer(client.id as i64),
@@ -329,7 +329,7 @@ fn about_clients(
         }
         _ => return Err(SYNTAX.into()),
     }
-    Ok(())
+    Ok(Next::Goes)
 }
 
 /// Whether a type of clients is the one that there is.
@@ -341,14 +341,15 @@ fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
     Ok(is(kind, "normal"))
 }
 
-/// Ends connections, by their address (the old form) or by filters.
+/// Ends connections, by their address (the old form) or by filters. The client's own one ends
+/// behind the answer.
 fn kill(
     session: &Session,
     cx: &Context<'_>,
     me: &Client,
     options: &[&[u8]],
     output: &mut Vec<u8>,
-) -> Result<(), Failure> {
+) -> Result<Next, Failure> {
     let all = cx.shared.clients.list();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut spares_me = options.len() > 1;
@@ -380,7 +381,12 @@ fn kill(
         }
     }
     chosen.retain(|client| !(spares_me && client.id == me.id));
+    let mut next = Next::Goes;
     for client in &chosen {
+        if client.id == me.id {
+            next = Next::Ends;
+            continue;
+        }
         client.kill();
         cx.shared.threads[client.thread].wake();
     }
@@ -389,7 +395,7 @@ fn kill(
         (1, _) => session.reply(output).ok(),
         (_, count) => session.reply(output).integer(count as i64),
     }
-    Ok(())
+    Ok(next)
 }
 
 /// A client as `CLIENT LIST` shows it.
