@@ -20,6 +20,8 @@ pub(crate) struct Pace {
     began: Cell<Instant>,
     /// Bytes of the long steps of this round.
     stepped: Cell<usize>,
+    /// Whether one of them was asked for before.
+    has_step: Cell<bool>,
     waiting: Queue,
 }
 
@@ -56,6 +58,7 @@ impl Default for Pace {
         Self {
             began: Cell::new(Instant::now()),
             stepped: Cell::default(),
+            has_step: Cell::default(),
             waiting: Queue::default(),
         }
     }
@@ -66,6 +69,7 @@ impl Pace {
     pub fn begin_round(&self) {
         self.began.set(Instant::now());
         self.stepped.set(0);
+        self.has_step.set(false);
     }
 
     /// Goes on in the next round, if this one has taken a moment already.
@@ -111,11 +115,15 @@ impl Pace {
         self.stepped.set(self.stepped.get() + bytes);
     }
 
-    /// Whether a step fits into this round, which has it then. The first one does in any case.
+    /// Whether a step fits into this round, which has it then. The first one that is asked for does
+    /// in any case: steps that nobody knew of may come in each round.
     fn has_room(&self, bytes: usize) -> bool {
-        let stepped = self.stepped.get();
-        let has_room = stepped == 0 || stepped + bytes <= STEP_BYTES;
-        self.stepped.set(if has_room { stepped + bytes } else { stepped });
+        let stepped = self.stepped.get() + bytes;
+        let has_room = !self.has_step.get() || stepped <= STEP_BYTES;
+        if has_room {
+            self.stepped.set(stepped);
+            self.has_step.set(true);
+        }
         has_room
     }
 }
@@ -158,6 +166,25 @@ mod tests {
         assert_eq!(*done.borrow(), [0, 0, 1, 2, 0, 1, 2, 1, 2]);
     }
 
+    /// A thread that sees more long values than it remembers makes such steps in each round.
+    #[test]
+    fn steps_that_nobody_knew_of_do_not_hold_up_those_who_wait_for_one() {
+        let (pace, done) = (Pace::default(), Cell::new(0));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut waiting = Box::pin(async {
+            loop {
+                pace.step(STEP_BYTES).await;
+                done.set(done.get() + 1);
+            }
+        });
+        for round in 1..10 {
+            pace.begin_round();
+            pace.stepped(2 * STEP_BYTES);
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+            assert_eq!(done.get(), round);
+        }
+    }
+
     #[test]
     fn work_goes_on_within_its_round_until_that_has_taken_a_moment() {
         let pace = Pace::default();
@@ -168,8 +195,8 @@ mod tests {
             }
         });
         for _ in 0..3 {
-            pace.begin_round();
             let began = Instant::now();
+            pace.begin_round();
             assert!(work.as_mut().poll(&mut cx).is_pending());
             assert!(began.elapsed() >= SLICE);
         }
