@@ -25,6 +25,17 @@ fn value(metrics: &str, name: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
 }
 
+/// A gateway, and the address of its metrics.
+fn with_metrics() -> (Gateway, SocketAddr) {
+    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
+    let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let resp = vec![Address::Tcp(local)];
+    let config = GatewayConfig { resp, http: Some(local), ..GatewayConfig::default() };
+    let gateway = Gateway::start(cluster, config).unwrap();
+    let address = gateway.http().unwrap();
+    (gateway, address)
+}
+
 #[test]
 fn figures_of_all_threads_are_counted_and_shown() {
     let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
@@ -105,12 +116,7 @@ fn figures_of_all_threads_are_counted_and_shown() {
 /// Each has 10 s, and there are places for 16.
 #[test]
 fn connections_that_ask_for_nothing_hold_up_no_scrape() {
-    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
-    let local: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let resp = vec![Address::Tcp(local)];
-    let config = GatewayConfig { resp, http: Some(local), ..GatewayConfig::default() };
-    let gateway = Gateway::start(cluster, config).unwrap();
-    let address = gateway.http().unwrap();
+    let (_gateway, address) = with_metrics();
     let begin = || {
         let mut half = TcpStream::connect(address).unwrap();
         half.write_all(b"GET /metrics HTT").unwrap();
@@ -136,12 +142,7 @@ fn connections_that_send_nothing_give_way_to_scrapes() {
         PANICS.fetch_add(usize::from(is_of_server), Ordering::Relaxed);
         before(panic);
     }));
-    let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
-    let local: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let resp = vec![Address::Tcp(local)];
-    let config = GatewayConfig { resp, http: Some(local), ..GatewayConfig::default() };
-    let gateway = Gateway::start(cluster, config).unwrap();
-    let address = gateway.http().unwrap();
+    let (_gateway, address) = with_metrics();
     let mut silent: Vec<TcpStream> =
         (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
     for _ in 0..2 {

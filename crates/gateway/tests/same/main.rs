@@ -31,15 +31,15 @@ use self::support::Reference;
 const SEQUENCES: u64 = 2000;
 /// The sequences that are tried to make a failing one smaller, at most.
 const TRIES: usize = 500;
-/// A run ends after so many of them that fail.
+/// The sequences that fail before a run ends.
 const FAILURES: usize = 8;
-/// Of so many sequences, one may end where the documents say that an answer differs.
+/// One of this many sequences may end where the documents say that an answer differs.
 const COMPARED_TO_THE_END: u64 = 4;
 
 #[test]
 fn random_requests_of_redis_are_answered_as_by_redis() {
     let Some(redis) = Reference::redis() else { return };
-    // What is slow on this machine, now, is no answer to compare.
+    // The slow log depends on the machine, and is no answer to compare.
     let mut client = redis.connect();
     client.send(b"CONFIG SET slowlog-log-slower-than -1\r\n");
     assert_eq!(client.resp_answer(), b"+OK\r\n");

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::allowed::Allowed;
 use super::memcached_allowed::{ALLOWED, is_same};
-use super::sequence::{CAS, Dialect, Request, Step, Then};
+use super::sequence::{CAS, Chance, Dialect, Request, Step, Then, at_weight, weight_of};
 use super::support::{Client, Ours, text};
 
 pub struct Memcached;
@@ -104,19 +104,13 @@ struct Maker<'a> {
     times: u64,
 }
 
+impl Chance for Maker<'_> {
+    fn random(&mut self) -> &mut ChaCha8Rng {
+        self.random
+    }
+}
+
 impl Maker<'_> {
-    fn up_to(&mut self, count: usize) -> usize {
-        self.random.random_range(0..count)
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.up_to(count) == 0
-    }
-
-    fn any(&mut self, of: &[&str]) -> Vec<u8> {
-        of[self.up_to(of.len())].as_bytes().to_vec()
-    }
-
     fn key(&mut self) -> Vec<u8> {
         match self.up_to(300) {
             0 => vec![b'k'; 250],
@@ -126,13 +120,9 @@ impl Maker<'_> {
 
     fn value(&mut self) -> Vec<u8> {
         match self.up_to(40) {
-            0 => {
-                let len = [45, 100, 3000, 32 << 10, 40_000][self.up_to(5)];
-                vec![b'v'; len]
-            }
+            0 => self.long_value(),
             1..4 => {
-                let len = self.up_to(12);
-                let value: Vec<u8> = (0..len).map(|_| self.random.random()).collect();
+                let value = self.bytes();
                 // Behind blanks, memcached reads on in its memory for a number. A line that begins
                 // with 128 is one of the binary protocol here.
                 let is_out = value.iter().all(u8::is_ascii_whitespace) || value[0] == 0x80;
@@ -254,14 +244,8 @@ impl Maker<'_> {
 
     /// Any request.
     fn request(&mut self) -> Request {
-        let all: usize = REQUESTS.iter().map(|(weight, _)| weight).sum();
-        let mut at = self.up_to(all);
-        let chosen = REQUESTS.iter().find(|(weight, _)| {
-            let is_it = at < *weight;
-            at = at.saturating_sub(*weight);
-            is_it
-        });
-        self.filled(chosen.expect("it is below the sum").1)
+        let at = self.up_to(weight_of(REQUESTS));
+        self.filled(at_weight(REQUESTS, at))
     }
 
     /// A request as [`REQUESTS`] describes it.

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::allowed::Allowed;
 use super::resp_allowed::{ALLOWED, is_same};
-use super::sequence::{Dialect, Request, Step, Then};
+use super::sequence::{Chance, Dialect, Request, Step, Then, at_weight, weight_of};
 use super::support::{Client, Ours};
 
 pub struct Resp;
@@ -71,19 +71,13 @@ struct Maker<'a> {
     times: u64,
 }
 
+impl Chance for Maker<'_> {
+    fn random(&mut self) -> &mut ChaCha8Rng {
+        self.random
+    }
+}
+
 impl Maker<'_> {
-    fn up_to(&mut self, count: usize) -> usize {
-        self.random.random_range(0..count)
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.up_to(count) == 0
-    }
-
-    fn any(&mut self, of: &[&str]) -> Vec<u8> {
-        of[self.up_to(of.len())].as_bytes().to_vec()
-    }
-
     fn key(&mut self) -> Vec<u8> {
         match self.up_to(400) {
             0 => Vec::new(),
@@ -96,14 +90,8 @@ impl Maker<'_> {
 
     fn value(&mut self) -> Vec<u8> {
         match self.up_to(40) {
-            0 => {
-                let len = [45, 100, 3000, 32 << 10, 40_000][self.up_to(5)];
-                vec![b'v'; len]
-            }
-            1..4 => {
-                let len = self.up_to(12);
-                (0..len).map(|_| self.random.random()).collect()
-            }
+            0 => self.long_value(),
+            1..4 => self.bytes(),
             4..8 => self.number(),
             8..12 => self.float(),
             _ => self.any(&[
@@ -293,17 +281,10 @@ impl Maker<'_> {
 
     /// The words of any request.
     fn words(&mut self) -> Vec<Vec<u8>> {
-        let all: usize = REQUESTS.iter().map(|(weight, _)| weight).sum();
-        let mut at = self.up_to(all + all / 30);
-        let is_right = at < all;
-        at %= all;
-        let chosen = REQUESTS.iter().find(|(weight, _)| {
-            let is_it = at < *weight;
-            at = at.saturating_sub(*weight);
-            is_it
-        });
-        let mut words = self.filled(chosen.expect("it is below the sum").1);
-        if !is_right {
+        let all = weight_of(REQUESTS);
+        let at = self.up_to(all + all / 30);
+        let mut words = self.filled(at_weight(REQUESTS, at % all));
+        if at >= all {
             // Too few or too many words, or no command.
             match self.up_to(3) {
                 0 if words.len() > 1 => _ = words.pop(),

@@ -57,6 +57,48 @@ pub trait Dialect {
     fn allowed(&self) -> &'static [Allowed];
 }
 
+/// A maker of requests, which leaves most to chance.
+pub trait Chance {
+    fn random(&mut self) -> &mut ChaCha8Rng;
+
+    fn up_to(&mut self, count: usize) -> usize {
+        self.random().random_range(0..count)
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.up_to(count) == 0
+    }
+
+    fn any(&mut self, of: &[&str]) -> Vec<u8> {
+        of[self.up_to(of.len())].as_bytes().to_vec()
+    }
+
+    /// A few bytes of any kind, or none.
+    fn bytes(&mut self) -> Vec<u8> {
+        (0..self.up_to(12)).map(|_| self.random().random()).collect()
+    }
+
+    /// A value of one of the lengths at which something else is done with it.
+    fn long_value(&mut self) -> Vec<u8> {
+        vec![b'v'; [45, 100, 3000, 32 << 10, 40_000][self.up_to(5)]]
+    }
+}
+
+/// The sum of the weights of descriptions of requests.
+pub fn weight_of(requests: &[(usize, &str)]) -> usize {
+    requests.iter().map(|(weight, _)| weight).sum()
+}
+
+/// The description at a place, if each of them is as long as its weight.
+pub fn at_weight<'a>(requests: &[(usize, &'a str)], mut at: usize) -> &'a str {
+    let chosen = requests.iter().find(|(weight, _)| {
+        let is_it = at < *weight;
+        at = at.saturating_sub(*weight);
+        is_it
+    });
+    chosen.expect("it is below the sum").1
+}
+
 /// What came of a comparison.
 pub enum Found {
     Same,
