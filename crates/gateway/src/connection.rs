@@ -50,8 +50,10 @@ pub(crate) struct Connection<'t> {
     is_slow: bool,
     /// Memory for a long request, of which a part has come.
     asked: Share,
-    /// When it began to take that memory, or to wait for it.
+    /// When it began to take that memory.
     asked_at: Option<Instant>,
+    /// Since when it has found no room for more.
+    waits_since: Option<Instant>,
     /// It is not served before this moment.
     rests_until: Option<Instant>,
     /// The client has sent its last byte, or shall send no more.
@@ -98,6 +100,7 @@ impl<'t> Connection<'t> {
             is_slow: false,
             asked: Share::of(&copies.asked),
             asked_at: None,
+            waits_since: None,
             rests_until: None,
             ends: false,
         }
@@ -115,24 +118,52 @@ impl<'t> Connection<'t> {
         Some(began + REQUEST_TIME + Duration::from_secs((self.asked.bytes() >> 20) as u64))
     }
 
-    /// Whether all that is known of the next request has memory. Otherwise the connection is not
-    /// read from.
+    /// Bytes of the keys of a request that are not answered yet.
+    fn listed(&self) -> usize {
+        match &self.session {
+            Session::Resp(session) => session.listed(),
+            Session::Memcached(session) => session.listed(),
+        }
+    }
+
+    /// Bytes of memory for what the client has sent, as far as that is known: of the next request,
+    /// and of one that is executed in part. A value that goes into the table has it too, as it may
+    /// have to come back.
+    fn wanted(&self) -> usize {
+        let coming = self.incoming.as_ref().map_or(0, Incoming::needed);
+        self.needed.max(coming).max(self.input.len()) + self.listed()
+    }
+
+    /// Whether all of that has memory. Otherwise the connection is not read from.
     fn has_room(&mut self, cx: &Context<'t>) -> bool {
-        let wanted = self.needed.max(self.input.len());
+        let wanted = self.wanted();
         if wanted <= REQUEST_FREE_BYTES {
             return true;
         }
-        let is_first = self.asked.bytes() == 0;
         let has_room = cx.shared.copies.ask(&mut self.asked, wanted);
-        if self.asked_at.is_none() || is_first && has_room {
-            self.asked_at = Some(Instant::now());
+        if has_room {
+            self.waits_since = None;
+            self.asked_at.get_or_insert_with(Instant::now);
         }
         has_room
     }
 
+    /// Gives back memory that is not wanted any more. What is left of a list of keys is here, so it
+    /// counts whether or not there is room.
+    fn give_back(&mut self) {
+        let wanted = self.wanted();
+        if wanted <= REQUEST_FREE_BYTES {
+            self.asked.set(0);
+            (self.asked_at, self.waits_since) = (None, None);
+            return;
+        }
+        self.asked.set(self.asked.bytes().max(self.listed()).min(wanted));
+        self.asked_at.get_or_insert_with(Instant::now);
+    }
+
     /// Waits for room for the next request, or gives up.
     fn wait_for_room(&mut self, cx: &Context<'t>) -> Waits {
-        if self.asked_at.is_some_and(|at| at.elapsed() >= ROOM_TIME) {
+        if self.waits_since.get_or_insert_with(Instant::now).elapsed() >= ROOM_TIME {
             self.session.tell(cx, Failure::NoRoom, &mut self.output.bytes);
             self.ends = true;
             return Waits::No;
@@ -148,10 +179,7 @@ impl<'t> Connection<'t> {
             cx.keep_output(std::mem::take(&mut self.output.bytes));
         }
         self.input.shrink(cx.pool());
-        if self.needed.max(self.input.len()) <= REQUEST_FREE_BYTES {
-            self.asked.set(0);
-            self.asked_at = None;
-        }
+        self.give_back();
         waits
     }
 
@@ -260,7 +288,8 @@ impl<'t> Connection<'t> {
             self.rests_until = Some(Instant::now() + GUESS_PAUSE);
             return true;
         }
-        if let Some(set) = progress.long.filter(|_| !self.is_slow) {
+        self.give_back();
+        if let Some(set) = progress.long.filter(|_| !self.is_slow && self.has_room(cx)) {
             self.incoming = Incoming::begin(cx, self.input.bytes(), set).await;
             if self.incoming.is_some() {
                 self.input.consume(set.start);
@@ -329,5 +358,41 @@ impl<'t> Connection<'t> {
     /// Says goodbye.
     pub fn end(mut self) {
         self.stream.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Shared;
+    use crate::limits::REQUESTS_BYTES_MAX;
+    use crate::load::Load;
+    use crate::store::Store;
+
+    /// A client whose request has had memory for longer than one waits for it was refused more of
+    /// it at once.
+    #[test]
+    fn a_connection_waits_for_room_from_the_moment_at_which_it_finds_none() {
+        let shared = Shared::for_test();
+        let table = shared.cluster.table("default").unwrap();
+        let load = Load::new(&shared.work, &shared.copies);
+        let cx = Context::new(&shared, Store::new(&table, &shared.uses, &load), 0);
+        let (stream, _client) = std::os::unix::net::UnixStream::pair().unwrap();
+        let client = shared.clients.enter(String::new(), String::new(), 0, false).unwrap();
+        let session = Session::Resp(Box::new(resp::Session::new(false)));
+        let mut connection = Connection::new(Stream::Unix(stream), client, session, &shared.copies);
+        let mut other = Share::of(&shared.copies.asked);
+        let long_ago = || Instant::now().checked_sub(ROOM_TIME).expect("the system is up");
+
+        connection.needed = REQUESTS_BYTES_MAX / 2;
+        assert!(connection.has_room(&cx));
+        connection.asked_at = Some(long_ago());
+        assert!(other.grow(REQUESTS_BYTES_MAX / 2, REQUESTS_BYTES_MAX));
+        connection.needed += 1;
+        assert!(!connection.has_room(&cx));
+        assert_eq!(connection.wait_for_room(&cx), Waits::ForTime);
+        connection.waits_since = Some(long_ago());
+        assert_eq!(connection.wait_for_room(&cx), Waits::No);
+        assert!(connection.ends);
     }
 }

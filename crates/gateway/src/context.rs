@@ -59,6 +59,34 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Of a gateway that serves nobody.
+    #[cfg(test)]
+    pub fn for_test() -> Arc<Self> {
+        Arc::new(Self {
+            cluster: Cluster::embedded(Default::default()).unwrap(),
+            table: "default".to_owned(),
+            password: None,
+            listeners: Vec::new(),
+            clients: Clients::new(1),
+            cursors: Default::default(),
+            threads: vec![Mailbox::new().unwrap()],
+            started: Instant::now(),
+            is_stopping: false.into(),
+            copies: Arc::default(),
+            work: Arc::default(),
+            guesses: RateLimit::default(),
+            http_requests: RateLimit::default(),
+            lists: Arc::default(),
+            uses: Uses::default(),
+            slowlog: Slowlog::new(None),
+            accepted: 0.into(),
+            flushes: Default::default(),
+            value_bytes_max: 1 << 20,
+            table_bytes: 1 << 20,
+            evicts: false,
+        })
+    }
+
     /// When all keys are to be deleted.
     pub fn flush_at(&self) -> MutexGuard<'_, Option<Instant>> {
         self.flushes.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,6 +1,6 @@
 //! GETs of many keys, as one batch, whose answers are in order.
 //!
-//! So many keys are read at a time as make up a bounded answer, by the lengths of the values so
+//! As many keys are read at a time as make up a bounded answer, by the lengths of the values so
 //! far; if they are longer than that, the rest of the keys is read once the client has taken this
 //! much. A long value is sent from where it is, and ends the batch.
 
@@ -57,6 +57,11 @@ impl Keys {
     /// How many are left.
     pub fn len(&self) -> usize {
         self.ends.len() - self.answered
+    }
+
+    /// Bytes of memory that they take.
+    pub fn bytes(&self) -> usize {
+        self.bytes.capacity() + 4 * self.ends.capacity()
     }
 
     /// The next keys, as many as a batch can have.

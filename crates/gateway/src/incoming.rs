@@ -3,7 +3,8 @@
 //! A plain SET of a long value begins before all of it has come: the bytes go into a reservation as
 //! they come, so a connection needs no memory for them. While a reservation lives, memory that
 //! others wait to reuse has to wait as well. So a client that is slow has one for a moment only;
-//! then its request goes on like any other, in the memory of the gateway.
+//! then its request goes on like any other, in the memory of the gateway, of which its connection
+//! has had enough from the beginning.
 
 use std::io;
 use std::rc::Rc;
@@ -70,6 +71,11 @@ impl<'t> Incoming<'t> {
         Some(end == b"\r\n" || self.set.ends_anyhow)
     }
 
+    /// The length of the request.
+    pub fn needed(&self) -> usize {
+        self.head.len() + self.set.len + 2
+    }
+
     /// The moment from which on the request goes on like any other.
     pub fn until(&self) -> Instant {
         self.until
@@ -82,9 +88,9 @@ impl<'t> Incoming<'t> {
 
     /// The request as far as it has come, and its length.
     pub async fn take_back(self) -> io::Result<(Vec<u8>, usize)> {
+        let needed = self.needed();
         let stored = self.reservation.take_back_async(self.header + self.filled).await;
         let mut request = self.head;
-        let needed = request.len() + self.set.len + 2;
         request.extend_from_slice(&stored.map_err(io::Error::other)?[self.header..]);
         Ok((request, needed))
     }

@@ -180,19 +180,12 @@ fn write(to: &mut impl Write, bytes: &[u8], cx: &Context<'_>) -> io::Result<usiz
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::time::Instant;
-
     use loch::lanes::block_on;
-    use loch::{Cluster, EmbeddedConfig, RateLimit};
 
     use super::*;
-    use crate::clients::Clients;
-    use crate::context::{Mailbox, Shared};
+    use crate::context::Shared;
     use crate::load::Load;
-    use crate::slowlog::Slowlog;
     use crate::store::Store;
-    use crate::uses::Uses;
 
     /// A client that takes nothing.
     struct Full;
@@ -207,35 +200,9 @@ mod tests {
         }
     }
 
-    fn shared() -> Arc<Shared> {
-        Arc::new(Shared {
-            cluster: Cluster::embedded(EmbeddedConfig::default()).unwrap(),
-            table: "default".to_owned(),
-            password: None,
-            listeners: Vec::new(),
-            clients: Clients::new(1),
-            cursors: Default::default(),
-            threads: vec![Mailbox::new().unwrap()],
-            started: Instant::now(),
-            is_stopping: false.into(),
-            copies: Arc::default(),
-            work: Arc::default(),
-            guesses: RateLimit::default(),
-            http_requests: RateLimit::default(),
-            lists: Arc::default(),
-            uses: Uses::default(),
-            slowlog: Slowlog::new(None),
-            accepted: 0.into(),
-            flushes: Default::default(),
-            value_bytes_max: 1 << 20,
-            table_bytes: 1 << 20,
-            evicts: false,
-        })
-    }
-
     #[test]
     fn a_value_is_not_pinned_while_a_client_takes_what_stands_before_it() {
-        let shared = shared();
+        let shared = Shared::for_test();
         let table = shared.cluster.table("default").unwrap();
         let load = Load::new(&shared.work, &shared.copies);
         let cx = Context::new(&shared, Store::new(&table, &shared.uses, &load), 0);

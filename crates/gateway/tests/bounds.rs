@@ -16,7 +16,7 @@ use support::{Client, Ours, text};
 
 const MIB: usize = 1 << 20;
 
-/// What docs/gateway.md says of all of these.
+/// The memory that docs/gateway.md promises for all of these.
 const MEMORY_MAX: usize = 512 * MIB;
 
 /// The memory of the process is measured, so there is one test at a time.
@@ -41,7 +41,7 @@ fn ask(client: &mut Client, words: &[&str]) -> String {
     text(&client.resp_answer())
 }
 
-/// What happened while something was done.
+/// The fate of others while something was done.
 struct Meanwhile {
     /// Answers that another client got, one after the other.
     answers: usize,
@@ -88,6 +88,14 @@ impl Meanwhile {
         assert!(self.answers >= answers, "others got {} answers only", self.answers);
         assert!(self.grown < grown, "{} MiB", self.grown / MIB);
         println!("{} answers, {} MiB", self.answers, self.grown / MIB);
+    }
+}
+
+/// A client has some answers, however soon the work that goes on has begun.
+fn is_served(gateway: &Ours) {
+    let mut client = gateway.resp();
+    for _ in 0..8 {
+        assert_eq!(ask(&mut client, &["PING"]), "+PONG\r\n");
     }
 }
 
@@ -177,8 +185,9 @@ fn long_answers_have_a_bound_for_all_clients_that_take_none() {
                 client.exactly(4 + 1000);
                 clients.push(client);
             }
+            is_served(&gateway);
         });
-        seen.has(8, 200 * MIB);
+        seen.has(0, 200 * MIB);
     }
     // All at once, in a transaction: the first commands are answered, and the others are errors.
     let (list, mut clients) = (vec!["k1"; 150], Vec::new());
@@ -192,8 +201,9 @@ fn long_answers_have_a_bound_for_all_clients_that_take_none() {
             assert!(begin.starts_with("*2\r\n") || begin == "-EXE", "{begin}");
             clients.push(client);
         }
+        is_served(&gateway);
     });
-    seen.has(8, 300 * MIB);
+    seen.has(0, 300 * MIB);
 }
 
 /// Quadratic in the key and the pattern.
@@ -295,6 +305,47 @@ fn long_requests_that_come_at_the_same_time_wait_for_each_other_and_all_are_answ
         });
     });
     seen.has(20, MEMORY_MAX);
+}
+
+/// Their values are in the table for a moment, and then in memory of the gateway.
+#[test]
+fn values_that_come_slowly_have_a_bound_for_all_clients() {
+    let _alone = alone();
+    let gateway = gateway();
+    let part = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$20000000\r\n{}", "v".repeat(15_000_000));
+    let seen = meanwhile(&gateway, || {
+        let begin = |_| {
+            let mut client = gateway.resp();
+            client.send_some(part.as_bytes());
+            client
+        };
+        let _clients: Vec<Client> = (0..40).map(begin).collect();
+    });
+    seen.has(20, 250 * MIB);
+}
+
+/// The keys were copied for the time until the client takes the answers.
+#[test]
+fn lists_of_keys_have_a_bound_for_all_clients_that_take_no_answers() {
+    let _alone = alone();
+    let gateway = gateway();
+    let key = "k".repeat(200);
+    assert_eq!(ask(&mut gateway.resp(), &["SET", &key, &"v".repeat(2000)]), "+OK\r\n");
+    let mut words = vec![key.as_str(); 200_001];
+    words[0] = "MGET";
+    let list = request(&words);
+    let seen = meanwhile(&gateway, || {
+        let begin = |_| {
+            let mut client = gateway.resp();
+            client.send_some(list.as_bytes());
+            client
+        };
+        let mut clients: Vec<Client> = (0..12).map(begin).collect();
+        // Those that have room are answered to the end.
+        assert_eq!(clients[0].line(), b"*200000\r\n");
+        clients[0].skip(200_000 * "$2000\r\n\r\n".len() + 200_000 * 2000);
+    });
+    seen.has(20, 300 * MIB);
 }
 
 #[test]

@@ -13,6 +13,13 @@ pub(super) struct List {
     part: values::Part,
 }
 
+impl List {
+    /// Bytes of memory that its keys take.
+    pub fn bytes(&self) -> usize {
+        self.keys.bytes()
+    }
+}
+
 impl Session {
     /// Answers the first keys of these requests, all of which read only or all of which touch.
     /// Returns how many requests are executed; the answer to the last one may go on.

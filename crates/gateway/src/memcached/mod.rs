@@ -93,6 +93,11 @@ impl Session {
         self.list.is_some()
     }
 
+    /// Bytes of its keys.
+    pub fn listed(&self) -> usize {
+        self.list.as_ref().map_or(0, lists::List::bytes)
+    }
+
     /// Executes the requests at the front of some bytes.
     pub async fn serve<'t>(
         &mut self,

@@ -96,6 +96,11 @@ impl Session {
         self.list.len() > 0
     }
 
+    /// Bytes of its keys.
+    pub fn listed(&self) -> usize {
+        self.list.bytes()
+    }
+
     /// Executes the requests at the front of some bytes.
     pub async fn serve<'t>(
         &mut self,

@@ -164,6 +164,13 @@ impl Client {
         self.stream.write_all(bytes).is_ok()
     }
 
+    /// Sends bytes as long as the other side takes some.
+    pub fn send_some(&mut self, bytes: &[u8]) {
+        self.stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        _ = self.stream.write_all(bytes);
+        self.stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    }
+
     /// All bytes until the other side ends the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.bytes);
@@ -198,7 +205,7 @@ impl Client {
         }
     }
 
-    /// Takes so many bytes, whatever they are.
+    /// Takes this number of bytes, whatever they are.
     pub fn skip(&mut self, mut count: usize) {
         while count > 0 {
             if self.bytes.is_empty() {
