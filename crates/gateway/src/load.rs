@@ -1,10 +1,10 @@
-//! What the commands of a gateway take from each other: memory for values they work on, and time.
+//! The memory and the time that the commands of a gateway take from each other.
 //!
 //! A command that works on a long value needs memory for copies of it. It gets that before it makes
 //! the first one, when those who came before have theirs. A command that needs more than there is
 //! for all gets it when nobody else has any, so each one goes on some time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,19 +35,36 @@ impl Load {
 /// Keys whose values are long, as a thread has seen them, by their hashes: so it knows before it
 /// reads a value that this takes long. A value that it does not know costs it one long step.
 #[derive(Debug, Default)]
-pub(crate) struct Longs(RefCell<HashMap<u64, usize>>);
+pub(crate) struct Longs {
+    known: RefCell<HashMap<u64, usize>>,
+    /// The length of the values that were not known, lately.
+    unknown: Cell<usize>,
+}
 
 impl Longs {
     /// The length of a key's value, if it is long.
     pub fn len(&self, key: &[u8]) -> Option<usize> {
-        let known = self.0.borrow();
+        let known = self.known.borrow();
         // Most threads see short values only.
         (!known.is_empty()).then(|| known.get(&hash_of(key)).copied()).flatten()
     }
 
+    /// The length of a key's value. One that is not known is believed to be as long as others were.
+    pub fn believed(&self, key: &[u8]) -> usize {
+        self.len(key).unwrap_or(self.unknown.get())
+    }
+
+    /// A key's value was read, and has this length.
+    pub fn learn(&self, key: &[u8], len: usize) {
+        if self.len(key).is_none() && len > 0 {
+            self.unknown.set(len.max(self.unknown.get() / 2));
+        }
+        self.note(key, len);
+    }
+
     /// A key's value has this length now.
     pub fn note(&self, key: &[u8], len: usize) {
-        let mut known = self.0.borrow_mut();
+        let mut known = self.known.borrow_mut();
         if len < LONG_BYTES {
             if !known.is_empty() {
                 known.remove(&hash_of(key));
@@ -72,14 +89,14 @@ struct State {
     waiting: VecDeque<u64>,
 }
 
-/// So many bytes are a command's until this is dropped.
+/// Bytes that are a command's until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Grant {
     work: Arc<Work>,
     bytes: usize,
 }
 
-/// One who waits.
+/// A command that waits.
 struct Place<'a> {
     work: &'a Work,
     number: Option<u64>,
@@ -96,7 +113,7 @@ impl Work {
         self.state().granted
     }
 
-    /// Waits for memory. Whoever waits has none: otherwise all could wait for each other.
+    /// Waits for memory. A command that waits has none: otherwise all could wait for each other.
     pub async fn take(self: &Arc<Self>, bytes: usize) -> Grant {
         let mut place = Place { work: self, number: None };
         poll_fn(|lanes| {

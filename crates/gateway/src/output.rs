@@ -15,12 +15,13 @@
 use std::io::{self, Write};
 use std::ops::Range;
 
-use loch::{Pinned, Version};
+use loch::Version;
 
 use crate::context::Context;
 use crate::copies::{Copies, Share};
 use crate::figures::add;
 use crate::limits::{COPIES_BYTES_MAX, OUTPUT_BYTES, UNTAKEN_BYTES_MAX};
+use crate::store::Held;
 
 /// The answers of a connection that the system has not taken yet.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ struct Long<'t> {
 
 #[derive(Debug)]
 enum Place<'t> {
-    Pinned(Vec<u8>, Pinned<'t>),
+    Pinned(Vec<u8>, Held<'t>),
     /// It is read again when the client takes more.
     Later(Vec<u8>, Version),
 }
@@ -59,8 +60,7 @@ impl<'t> Long<'t> {
     /// The same, whose value can be read.
     async fn found(self, cx: &Context<'t>) -> io::Result<Self> {
         let Place::Later(key, version) = self.place else { return Ok(self) };
-        let table = cx.store.table().asynch();
-        let value = table.pin(&key).await.map_err(io::Error::other)?;
+        let value = cx.store.pin(&key).await.map_err(io::Error::other)?;
         let value = value.filter(|value| value.version() == version);
         let value = value.ok_or(io::ErrorKind::NotFound)?;
         Ok(Self { place: Place::Pinned(key, value), ..self })
@@ -90,7 +90,7 @@ impl<'t> Output<'t> {
     }
 
     /// Sends a part of the value of this key, and the tail, behind the bytes so far.
-    pub fn send(&mut self, key: &[u8], value: Pinned<'t>, part: Range<usize>, tail: &'static [u8]) {
+    pub fn send(&mut self, key: &[u8], value: Held<'t>, part: Range<usize>, tail: &'static [u8]) {
         assert!(self.long.is_none(), "nothing is written behind a long value");
         self.long = Some(Long { place: Place::Pinned(key.to_vec(), value), rest: part, tail });
     }
@@ -213,7 +213,12 @@ mod tests {
             assert!(other.grow(others, COPIES_BYTES_MAX));
             let output = || {
                 let mut output = Output { bytes: b"before ".to_vec(), ..Output::new(copies) };
-                output.send(b"k", table.pin(b"k").unwrap().unwrap(), 1000..90_000, b" behind");
+                output.send(
+                    b"k",
+                    block_on(cx.store.pin(b"k")).unwrap().unwrap(),
+                    1000..90_000,
+                    b" behind",
+                );
                 assert!(!block_on(output.flush(&mut Full, &cx)).unwrap());
                 let is_pinned = |long: &Long<'_>| matches!(long.place, Place::Pinned(..));
                 assert!(!output.long.as_ref().is_some_and(is_pinned));

@@ -9,6 +9,7 @@
 //! copies a long value waits for memory for the copies first ([`Work`](crate::load::Work)).
 
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -86,6 +87,22 @@ impl Item {
     /// How long the item lives on.
     pub fn ttl(&self) -> Option<Duration> {
         Some(self.expires_at?.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+}
+
+/// A value as it is stored: where it is or, if this process cannot have it there, as a copy and the
+/// memory for that.
+#[derive(Debug)]
+pub(crate) struct Held<'t> {
+    value: Pinned<'t>,
+    _grant: Option<Grant>,
+}
+
+impl<'t> Deref for Held<'t> {
+    type Target = Pinned<'t>;
+
+    fn deref(&self) -> &Pinned<'t> {
+        &self.value
     }
 }
 
@@ -287,6 +304,29 @@ impl<'t> Store<'t> {
         Ok(self.fetch(key, 0).await?.0)
     }
 
+    /// A value as it is stored. A caller that has memory for values already could wait for itself.
+    pub async fn pin(self, key: &[u8]) -> loch::Result<Option<Held<'t>>> {
+        let (table, longs) = (self.table.asynch(), &self.load.longs);
+        if self.table.pins_in_place() {
+            return Ok(table.pin(key).await?.map(|value| Held { value, _grant: None }));
+        }
+        let mut believed = longs.believed(key);
+        loop {
+            let mut grant = None;
+            if believed >= LONG_BYTES {
+                grant = Some(self.load.work.take(believed).await);
+            }
+            let value = table.pin(key).await?;
+            let len = value.as_ref().map_or(0, |value| value.len());
+            longs.learn(key, len);
+            if len < LONG_BYTES || len <= believed {
+                return Ok(value.map(|value| Held { value, _grant: grant }));
+            }
+            // The copy is not kept while others have the memory for theirs.
+            believed = len;
+        }
+    }
+
     /// Looks at the item where it is.
     pub async fn read<T>(
         self,
@@ -301,9 +341,9 @@ impl<'t> Store<'t> {
         let table = self.table.asynch();
         if let Some(len) = self.load.longs.len(key) {
             self.load.pace.step(len).await;
-            match table.pin(key).await {
+            match self.pin(key).await {
                 Err(Error::TooManyPins { .. }) => (),
-                pinned => return Ok(look(found(pinned)?.as_ref().map(View::of))),
+                pinned => return Ok(look(found(pinned)?.as_deref().map(View::of))),
             }
         }
         let item = found(table.get(key).await)?.map(Item::of_value);
@@ -560,9 +600,10 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use loch::lanes::block_on;
-    use loch::{Cluster, EmbeddedConfig};
+    use loch::{Cluster, EmbeddedConfig, TableConfig};
 
     use super::*;
+    use crate::limits::WORK_BYTES_MAX;
 
     fn table() -> (Cluster, Table) {
         let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
@@ -658,5 +699,44 @@ mod tests {
         table.put(b"k", b"other").unwrap();
         assert!(!block_on(store.commit(draft)).unwrap());
         assert_eq!(&table.get(b"k").unwrap().unwrap()[..], b"other");
+    }
+
+    /// Over a network a GET of a long value took memory that nobody counted.
+    #[test]
+    fn a_value_that_cannot_be_pinned_where_it_is_has_memory_for_its_copy() {
+        let tables = vec![TableConfig {
+            engine: "nessie-server".parse().unwrap(),
+            value_max: Some(loch::ByteSize::new(4 * LONG_BYTES as u64)),
+            sessions: Some(4),
+            window: Some(4),
+            ..TableConfig::default()
+        }];
+        let nodes = EmbeddedConfig { tables, ..EmbeddedConfig::default() };
+        let table = Cluster::embedded(nodes).unwrap().table("default").unwrap();
+        assert!(!table.pins_in_place());
+        let (uses, load) = (Uses::default(), Load::default());
+        let store = Store::new(&table, &uses, &load);
+        let value = vec![1; 4 * LONG_BYTES];
+        for key in [&b"a"[..], b"b", b"c"] {
+            table.put(key, &value).unwrap();
+        }
+        table.put(b"short", b"v").unwrap();
+        for round in 0..2 {
+            let held = ["a", "b"].map(|key| block_on(store.pin(key.as_bytes())).unwrap().unwrap());
+            assert!(held.iter().all(|held| ***held == value[..]));
+            assert_eq!(load.work.bytes(), 2 * value.len(), "in round {round}");
+        }
+        // One that is not known yet is believed to be as long.
+        let others = block_on(load.work.take(WORK_BYTES_MAX - value.len() / 2));
+        let mut waiting = Box::pin(store.pin(b"c"));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..1000 {
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        }
+        drop(others);
+        assert!(block_on(waiting).unwrap().is_some());
+        (0..9).for_each(|_| assert!(block_on(store.pin(b"short")).unwrap().is_some()));
+        assert!(load.longs.believed(b"new") < LONG_BYTES, "short ones wait for nobody");
+        assert_eq!(load.work.bytes(), 0);
     }
 }

@@ -95,7 +95,7 @@ pub(super) async fn get_in_place<'t>(
     let meta = Meta::of(words).ok().filter(only_reads)?;
     meta.check_opaque().ok()?;
     let counters = &cx.figures().counters;
-    let value = match cx.store.table().asynch().pin(&meta.key).await {
+    let value = match cx.store.pin(&meta.key).await {
         Ok(Some(value)) => value,
         Ok(None) => {
             add(&counters.misses, 1);

@@ -17,8 +17,8 @@ mod values;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use loch::Version;
 use loch::lanes::run;
-use loch::{Pinned, Version};
 use quanta::Instant;
 
 use self::lists::List;
@@ -33,7 +33,7 @@ use crate::item::Traits;
 use crate::limits::{BATCH_REQUESTS, LANES, LONG_BYTES, MEMCACHED_KEY_BYTES, READ_BYTES};
 use crate::output::Output;
 use crate::protocol::{LongSet, Progress, of_different_keys};
-use crate::store::Expires;
+use crate::store::{Expires, Held};
 
 /// The version whose commands clients may expect.
 const VERSION: &str = "1.6.18";
@@ -525,7 +525,7 @@ async fn replace(
 /// where it is.
 fn write_value<'t>(
     key: &[u8],
-    value: Pinned<'t>,
+    value: Held<'t>,
     len: usize,
     tail: &'static [u8],
     output: &mut Output<'t>,

@@ -28,7 +28,7 @@ pub(super) async fn answer<'t>(
     format: &ValuesFrom<'_>,
     output: &mut Output<'t>,
 ) -> Result<usize, Failure> {
-    let (table, start) = (cx.store.table().asynch(), output.bytes.len());
+    let (table, start) = (cx.store.table(), output.bytes.len());
     let expires = |key| format.expires(key).expect("the requests touch");
     let some = &keys[..keys.len().min(batch.len()).min(LANES)];
     run(LANES, some.iter().map(|key| learn(cx, key)), |()| ()).await;
@@ -38,6 +38,10 @@ pub(super) async fn answer<'t>(
     let together = (0..some.len()).map(|key| Some(keys[key]).filter(|_| !alone(key)));
     let count = of_different_keys(together);
     if count == 0 {
+        // A long value is held whole if it is not sent from where it is.
+        if !table.pins_in_place() && !cx.shared.copies.may_hold() {
+            return Err(Failure::Held);
+        }
         let (value, _grant) = by_itself(cx, keys[0], expires(0)).await?;
         let sent = write(cx, 0, (keys, value), format, output).await?;
         batch.learn(1, sent.unwrap_or(output.bytes.len() - start));
@@ -45,7 +49,7 @@ pub(super) async fn answer<'t>(
     }
     let mut touched: Vec<loch::Result<Option<Value>>> = (0..count).map(|_| Ok(None)).collect();
     let lanes = touched.iter_mut().enumerate().map(|(key, touched)| async move {
-        *touched = table.get_and_touch(keys[key], expires(key).options().expiry).await;
+        *touched = table.asynch().get_and_touch(keys[key], expires(key).options().expiry).await;
     });
     run(LANES, lanes, |()| ()).await;
     let mut answered = 0;
@@ -70,7 +74,7 @@ pub(super) async fn answer<'t>(
 async fn learn(cx: &Context<'_>, key: &[u8]) {
     let longs = &cx.store.load().longs;
     if longs.len(key).is_none()
-        && let Ok(Some(value)) = cx.store.table().asynch().pin(key).await
+        && let Ok(Some(value)) = cx.store.pin(key).await
     {
         longs.note(key, value.len());
     }
@@ -135,8 +139,8 @@ async fn write<'t>(
     let found = Found { traits, version: value.version(), len: data.len() };
     format.head(number, Some(&found), &mut output.bytes);
     cx.store.uses().read(found.version);
-    if found.len >= LONG_BYTES {
-        let pinned = match cx.store.table().asynch().pin(key).await {
+    if found.len >= LONG_BYTES && cx.store.table().pins_in_place() {
+        let pinned = match cx.store.pin(key).await {
             Err(Error::TooManyPins { .. }) => None,
             pinned => pinned?.filter(|pinned| pinned.version() == found.version),
         };

@@ -470,6 +470,12 @@ impl Table {
         self.in_place().is_some()
     }
 
+    /// Whether a [`Pinned`] is the value where it is, in memory that this process has mapped, and
+    /// not a copy of it.
+    pub fn pins_in_place(&self) -> bool {
+        self.in_place().is_some_and(Client::pins)
+    }
+
     /// The client that does operations on many keys together, if the table has such a client.
     #[inline]
     pub(crate) fn batching(&self) -> Option<Batching<'_>> {
