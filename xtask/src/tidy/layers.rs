@@ -92,7 +92,7 @@ const LAYERS: [Layers; 16] = [
     Layers {
         folder: "crates/fabric/src/tcp/",
         order: &[
-            &["frame", "planted", "socket", "turns"],
+            &["frame", "planted", "socket", "turns", "unawaited"],
             &["company", "error", "keys", "sealed"],
             &["stream"],
             &["noise"],
