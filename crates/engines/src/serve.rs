@@ -475,12 +475,7 @@ pub(crate) fn unless_out_of_reach(turned: Result<bool, WorkerError>) -> Result<b
     use EngineError::{Ambiguous, Fabric};
     match turned {
         Err(WorkerError::Fabric(error) | WorkerError::Engine(Fabric(error) | Ambiguous(error)))
-            if matches!(
-                error,
-                FabricError::Unreachable { .. }
-                    | FabricError::Unattached { .. }
-                    | FabricError::OutcomeUnknown { .. }
-            ) =>
+            if error.out_of_reach().is_some() =>
         {
             Ok(false)
         }

@@ -72,13 +72,18 @@ fn run<F: Future<Output = ()> + 'static>(
     }
 }
 
-/// A key all of whose candidate slots are at `node`.
-fn key_with_its_slots_at(map: &TableMap, node: RegionId) -> Vec<u8> {
-    let all_there = |key: &Vec<u8>| {
+/// Keys all of whose candidate slots are at `node`.
+fn keys_with_their_slots_at(map: &TableMap, node: RegionId) -> impl Iterator<Item = Vec<u8>> {
+    let all_there = move |key: &Vec<u8>| {
         let candidates = Candidates::of(map, key);
         (0..candidates.count()).all(|slot| candidates.slot(slot).region() == node)
     };
-    (0..).map(|n| format!("key {n}").into_bytes()).find(all_there).unwrap()
+    (0..).map(|n: u64| format!("key {n}").into_bytes()).filter(all_there)
+}
+
+/// One of these keys.
+fn key_with_its_slots_at(map: &TableMap, node: RegionId) -> Vec<u8> {
+    keys_with_their_slots_at(map, node).next().expect("there are many")
 }
 
 /// A PUT replaced a value whose entry was at a node that could no longer be reached, could not note
@@ -110,6 +115,31 @@ fn a_put_that_cannot_note_what_it_replaced_is_done_all_the_same() {
         ));
     });
     assert!(refused.get(), "the node was out of reach all the time");
+}
+
+/// The other node, which is lost, has half of the index. A client that made room for values of its
+/// own node looked there for victims, and its PUT failed.
+#[test]
+fn a_client_evicts_values_of_the_nodes_that_it_reaches() {
+    const VALUES: usize = 250;
+    let options = Options { evicts: true, ..Options::default() };
+    let (world, [here, _there]) = two_nodes_with(Profile::CONNECTX_3_56.caps, options);
+    let here = Rc::new(here);
+    let keys = keys_with_their_slots_at(here.map(), HERE).take(2 * VALUES).collect::<Vec<_>>();
+    let (first, second) = (keys[..VALUES].to_vec(), keys[VALUES..].to_vec());
+    let put_all = async |client: &Client<SimEndpoint>, keys: Vec<Vec<u8>>| {
+        for key in keys {
+            client.put(&key, &[7; 100_000], PutOptions::default()).await.unwrap();
+        }
+    };
+    run(&world, &here, async move |client| put_all(&client, first).await);
+    assert!(here.counts().evicted.get() > 0, "memory is short");
+    world.cut(HERE, THERE);
+    run(&world, &here, async move |client| {
+        // This is how the client learns that the connection is broken.
+        assert!(client.fabric().fetch_add(RemoteAddr::new(THERE, 0), 0).await.is_err());
+        put_all(&client, second).await;
+    });
 }
 
 /// The note by which a scrub frees an entry was still on its way when the scrub ended, and the

@@ -79,6 +79,16 @@ pub enum FabricError {
 }
 
 impl FabricError {
+    /// The region to which there is no connection, or the one whose connection broke under the
+    /// verb.
+    pub fn out_of_reach(&self) -> Option<RegionId> {
+        match self {
+            Self::Unattached { region } | Self::Unreachable { region } => Some(*region),
+            Self::OutcomeUnknown { at } => Some(at.region()),
+            _ => None,
+        }
+    }
+
     /// The error of a verb at `at` whose connection broke while the verb was under way. A READ has
     /// no effect that could be unknown, whether or not the peer has executed it.
     pub(crate) fn lost(at: RemoteAddr, mutates: bool) -> Self {

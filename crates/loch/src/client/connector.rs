@@ -245,11 +245,7 @@ impl<M: Medium> Connector<M> {
 
     /// Returns the node to which an operation lacked a connection.
     fn lacking(&self, error: FabricError) -> Option<usize> {
-        let region = match error {
-            FabricError::Unreachable { region } | FabricError::Unattached { region } => region,
-            FabricError::OutcomeUnknown { at } => at.region(),
-            _ => return None,
-        };
+        let region = error.out_of_reach()?;
         Some(region.0 as usize).filter(|node| *node < self.memory.nodes.len())
     }
 

@@ -50,6 +50,18 @@ impl Hand {
         self.bucket.set(Some(if next == end { start } else { next }));
         (at, count as usize)
     }
+
+    /// Has the hand pass over the rest of the shard that has this run, whose node is lost.
+    pub fn skip(&self, map: &TableMap, run: RemoteAddr) {
+        let Range { start, end } = self.buckets;
+        let of_shard = u64::from(map.shape.geometry.buckets_per_shard);
+        // Another lane may have gone on.
+        let is_there = |bucket: &u64| map.run(*bucket, 1).0.region() == run.region();
+        if let Some(bucket) = self.bucket.get().filter(is_there) {
+            let next = (bucket / of_shard + 1) * of_shard;
+            self.bucket.set(Some(if next == end { start } else { next }));
+        }
+    }
 }
 
 impl<F: Fabric> Client<F> {

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use loch_fabric::{Fabric, FabricError, RemoteAddr};
+use loch_fabric::{Fabric, RemoteAddr};
 
 use super::Client;
 use crate::error::EngineError;
@@ -164,7 +164,7 @@ impl<F: Fabric> Client<F> {
         debug_assert!(self.session.is_working(), "what a session posts, its operations announce");
         self.session.posts();
         match self.fabric.write_unsignaled(at, bytes) {
-            Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => Ok(()),
+            Err(error) if error.out_of_reach().is_some() => Ok(()),
             written => Ok(written?),
         }
     }

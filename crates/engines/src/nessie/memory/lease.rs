@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
+use loch_fabric::{Buf, Fabric, RemoteAddr};
 
 use crate::error::EngineError;
 use crate::limits::SEARCH_CHUNKS;
@@ -46,11 +46,7 @@ impl<F: Fabric> Client<F> {
         self.session.posts();
         let note = self.map.slab_addr(entry.slab).add(class.note_at(entry.number));
         match self.fabric.write_unsignaled(note, &note_of(generation).to_le_bytes()) {
-            Err(
-                FabricError::Unattached { .. }
-                | FabricError::Unreachable { .. }
-                | FabricError::OutcomeUnknown { .. },
-            ) => self.session.leaves(&self.fabric),
+            Err(error) if error.out_of_reach().is_some() => self.session.leaves(&self.fabric),
             noted => noted?,
         }
         if self.is_mine(class, entry.slab)? {

@@ -181,7 +181,16 @@ impl<F: Fabric> Client<F> {
             self.fabric.load_bytes(first, bytes, &mut run)?;
         } else {
             let (read, done) = self.fabric.read(first, bytes, run).await;
-            (run, _) = (read, done?);
+            run = read;
+            match done {
+                Err(error) if error.out_of_reach().is_some() => {
+                    // Slots of other nodes show values that can go.
+                    self.hand.skip(&self.map, first);
+                    self.spare.give_back(run);
+                    return Ok(());
+                }
+                done => done?,
+            }
         }
         let (mut worth, epoch, codec) = (self.worth.learned(), self.mark_epoch(), self.map.codec);
         let mut alloc = self.alloc.borrow_mut();
