@@ -17,8 +17,9 @@ const APART: [&str; 7] =
     ["--user", "--map-root-user", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"];
 /// The flags of a node.
 const FLAGS: [&str; 6] = ["--memory", "64MiB", "--table", "default", "--table", "other"];
-/// The threads of a gateway, each of which has a session.
-const GATEWAY_SESSIONS: u64 = 2;
+/// The threads of a gateway that have a session each: two that serve clients, and one that looks
+/// at the table.
+const GATEWAY_SESSIONS: u64 = 3;
 
 /// A command that does the same in a container.
 fn apart(command: &Command) -> Command {

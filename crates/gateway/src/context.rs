@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use loch::{Cluster, RateLimit, ScanCursor, Usage};
 use rustix::event::{EventfdFlags, eventfd};
@@ -19,6 +19,7 @@ use crate::figures::{Calls, Counters, Figures, add};
 use crate::input::Pool;
 use crate::limits::LANES;
 use crate::load::Work;
+use crate::looks::{Looks, Seen, Sight};
 use crate::pace::Pace;
 use crate::password::Password;
 use crate::protocol::Protocol;
@@ -47,6 +48,7 @@ pub(crate) struct Shared {
     pub lists: Arc<Work>,
     pub slowlog: Slowlog,
     pub uses: Uses,
+    pub looks: Looks,
     /// Connections so far.
     pub accepted: AtomicUsize,
     /// The longest value of the table, and the bytes of its memory.
@@ -78,6 +80,7 @@ impl Shared {
             http_requests: RateLimit::default(),
             lists: Arc::default(),
             uses: Uses::default(),
+            looks: Default::default(),
             slowlog: Slowlog::new(None),
             accepted: 0.into(),
             flushes: Default::default(),
@@ -170,24 +173,13 @@ pub(crate) struct Context<'t> {
     pub reservations: Rc<()>,
     /// Where the last random key was found.
     pub random: RefCell<ScanCursor>,
-    usage: RefCell<Option<LastUsage>>,
 }
-
-/// A look at the use of the table's memory.
-struct LastUsage {
-    at: Instant,
-    took: Duration,
-    usage: Vec<Usage>,
-}
-
-/// For as many times as a look took there is no other one.
-const USAGE_PAUSES: u32 = 50;
 
 impl<'t> Context<'t> {
     pub fn new(shared: &'t Arc<Shared>, store: Store<'t>, thread: usize) -> Self {
-        let (pool, outputs, usage) = (Pool::default(), RefCell::default(), RefCell::default());
+        let (pool, outputs) = (Pool::default(), RefCell::default());
         let (reservations, random) = (Rc::default(), RefCell::default());
-        Self { shared, store, thread, pool, outputs, reservations, random, usage }
+        Self { shared, store, thread, pool, outputs, reservations, random }
     }
 
     /// A client has given a wrong password.
@@ -216,33 +208,14 @@ impl<'t> Context<'t> {
         &self.shared.threads[self.thread].figures
     }
 
-    /// The use of the table's memory, as of a moment ago: a look at it takes the longer, the more
-    /// entries there are.
-    pub async fn usage(&self) -> loch::Result<Vec<Usage>> {
-        let is_fresh = |last: &&LastUsage| last.at.elapsed() < USAGE_PAUSES * last.took;
-        if let Some(last) = self.usage.borrow().as_ref().filter(is_fresh) {
-            return Ok(last.usage.clone());
-        }
-        let began = Instant::now();
-        let usage = self.store.table().asynch().usage().await?;
-        let (at, took) = (Instant::now(), began.elapsed());
-        self.usage.replace(Some(LastUsage { at, took, usage: usage.clone() }));
-        Ok(usage)
+    /// What a look at the table brings: how its memory is used, or how many keys it has.
+    pub async fn look<T: Sight>(&self) -> loch::Result<Seen<T>> {
+        self.shared.looks.ask(self.thread, || self.pace().rest()).await
     }
 
     /// What Redis calls that which the table does when it is full.
     pub fn policy(&self) -> &'static str {
         if self.shared.evicts { "allkeys-lru" } else { "noeviction" }
-    }
-
-    /// How many values the table has evicted, and how many have expired, as of then.
-    pub async fn forgotten(&self) -> loch::Result<(u64, u64)> {
-        let usage = self.usage().await?;
-        let classes = usage.iter().flat_map(|node| node.forgotten.iter().flatten());
-        let sum = |(evicted, expired), class: &loch::ForgottenOf| {
-            (evicted + class.evicted, expired + class.expired)
-        };
-        Ok(classes.fold((0, 0), sum))
     }
 
     pub fn pool(&self) -> &Pool {
@@ -259,4 +232,13 @@ impl<'t> Context<'t> {
             outputs.push(output);
         }
     }
+}
+
+/// How many values the table has evicted, and how many have expired.
+pub(crate) fn forgotten(usage: &[Usage]) -> (u64, u64) {
+    let classes = usage.iter().flat_map(|node| node.forgotten.iter().flatten());
+    let sum = |(evicted, expired), class: &loch::ForgottenOf| {
+        (evicted + class.evicted, expired + class.expired)
+    };
+    classes.fold((0, 0), sum)
 }

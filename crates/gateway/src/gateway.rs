@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use loch::{Cluster, RateLimit};
+use loch::{Cluster, RateLimit, Table};
 use rustix::process::{Resource, getrlimit};
 
 use crate::address::Address;
@@ -17,6 +17,7 @@ use crate::cursors::Cursors;
 use crate::error::Error;
 use crate::http::Http;
 use crate::limits::{CLIENTS_MAX, OTHER_DESCRIPTORS};
+use crate::looks::Looks;
 use crate::password::{Password, PasswordSource};
 use crate::protocol::Protocol;
 use crate::slowlog::Slowlog;
@@ -78,6 +79,8 @@ pub struct Gateway {
     shared: Arc<Shared>,
     http: Option<Http>,
     threads: Vec<JoinHandle<()>>,
+    /// The thread that looks at the table.
+    looks: Option<JoinHandle<()>>,
 }
 
 impl Gateway {
@@ -137,42 +140,58 @@ impl Gateway {
             lists: Arc::default(),
             slowlog: Slowlog::new(config.slower_than),
             uses: Uses::default(),
+            looks: Looks::default(),
             started: Instant::now(),
             is_stopping: AtomicBool::new(false),
             accepted: AtomicUsize::new(0),
             flushes: Mutex::default(),
         });
         // From here on its listeners close if it does not start.
-        let mut gateway = Self { shared, http: None, threads: Vec::new() };
+        let mut gateway = Self { shared, http: None, threads: Vec::new(), looks: None };
         if let Some(address) = config.http {
             let listen = |cause| Error::Listen { address: Address::Tcp(address), cause };
             gateway.http = Some(Http::start(address, &gateway.shared).map_err(listen)?);
         }
-        for number in 0..config.threads {
-            gateway.start_thread(number)?;
-        }
+        gateway.start_threads(config.threads)?;
         Ok(gateway)
     }
 
-    /// Starts a thread, and waits until it has opened the table.
-    fn start_thread(&mut self, number: usize) -> Result<(), Error> {
+    fn start_threads(&mut self, count: usize) -> Result<(), Error> {
+        self.looks = Some(self.start_thread("loch-usage".into(), |shared, table| {
+            shared.looks.run(table, |thread| shared.threads[thread].wake());
+        })?);
+        for number in 0..count {
+            let serve = move |shared: &_, table: &_| {
+                let served = thread::serve(shared, number, table);
+                served.expect("the system keeps a poll set and its descriptors");
+            };
+            let thread = self.start_thread(format!("loch-gateway-{number}"), serve)?;
+            self.threads.push(thread);
+        }
+        Ok(())
+    }
+
+    /// Starts a thread with a table of its own, and waits until it has opened the table.
+    fn start_thread(
+        &self,
+        name: String,
+        work: impl FnOnce(&Arc<Shared>, &Table) + Send + 'static,
+    ) -> Result<JoinHandle<()>, Error> {
         let shared = Arc::clone(&self.shared);
         let (opened, is_open) = mpsc::channel();
-        let serve = move || match shared.cluster.table(&shared.table) {
+        let run = move || match shared.cluster.table(&shared.table) {
             Err(error) => drop(opened.send(Err(error))),
             Ok(table) => {
                 // The starter waits for it.
                 let _ = opened.send(Ok(()));
-                let served = thread::serve(&shared, number, &table);
-                served.expect("the system keeps a poll set and its descriptors");
+                work(&shared, &table);
             }
         };
-        let thread = std::thread::Builder::new().name(format!("loch-gateway-{number}"));
         let what = "cannot start a thread";
-        let thread = thread.spawn(serve).map_err(|cause| Error::System { what, cause })?;
-        self.threads.push(thread);
+        let thread = std::thread::Builder::new().name(name).spawn(run);
+        let thread = thread.map_err(|cause| Error::System { what, cause })?;
         match is_open.recv() {
-            Ok(opened) => opened.map_err(Error::Cluster),
+            Ok(opened) => opened.map(|()| thread).map_err(Error::Cluster),
             Err(_) => Err(Error::System { what, cause: std::io::ErrorKind::Other.into() }),
         }
     }
@@ -236,10 +255,14 @@ impl Drop for Gateway {
         self.shared.is_stopping.store(true, Ordering::Release);
         self.shared.listeners.iter().for_each(|(listener, _)| listener.close());
         self.shared.threads.iter().for_each(Mailbox::wake);
-        for thread in self.threads.drain(..) {
+        let end = |thread: JoinHandle<()>| {
             if thread.join().is_err() {
                 tracing::error!("a thread of the gateway has panicked");
             }
-        }
+        };
+        self.threads.drain(..).for_each(end);
+        // Until here, clients may have waited for a look.
+        self.shared.looks.stop();
+        self.looks.take().into_iter().for_each(end);
     }
 }

@@ -44,6 +44,7 @@ mod input;
 mod item;
 mod limits;
 mod load;
+mod looks;
 mod memcached;
 mod metrics;
 mod output;

@@ -22,6 +22,8 @@ pub(crate) struct Pace {
     stepped: Cell<usize>,
     /// Whether one of them was asked for before.
     has_step: Cell<bool>,
+    /// Turns of this round that wait for another thread to wake this one.
+    resting: Cell<usize>,
     waiting: Queue,
 }
 
@@ -59,6 +61,7 @@ impl Default for Pace {
             began: Cell::new(Instant::now()),
             stepped: Cell::default(),
             has_step: Cell::default(),
+            resting: Cell::default(),
             waiting: Queue::default(),
         }
     }
@@ -70,6 +73,17 @@ impl Pace {
         self.began.set(Instant::now());
         self.stepped.set(0);
         self.has_step.set(false);
+        self.resting.set(0);
+    }
+
+    /// A turn has nothing to do until another thread wakes this one. It says so once in a round.
+    pub fn rest(&self) {
+        self.resting.set(self.resting.get() + 1);
+    }
+
+    /// How many turns have said so in this round.
+    pub fn resting(&self) -> usize {
+        self.resting.get()
     }
 
     /// Goes on in the next round, if this one has taken a moment already.

@@ -25,7 +25,7 @@ use crate::connection::{Connection, Session, Waits};
 use crate::context::{Context, Shared};
 use crate::figures::add;
 use crate::limits::{
-    ACCEPT_PAUSE, ACCEPTS_A_LOOK, DRAIN_TIME, LOGIN_TIME, PARTING_TIME, RESERVATION_TIME,
+    ACCEPT_PAUSE, ACCEPTS_A_LOOK, DRAIN_TIME, LOGIN_TIME, PARTING_TIME, RESERVATION_TIME, REST,
 };
 use crate::load::Load;
 use crate::protocol::Protocol;
@@ -129,22 +129,22 @@ impl<'a, 't> Thread<'a, 't> {
         let begin = |number, connection| turn(cx, number, connection);
         let (mut turns, mut events) = (Turns::default(), Vec::with_capacity(EVENTS));
         while !self.is_over() {
-            let held = (!self.holding.is_empty()).then_some(RESERVATION_TIME / 2);
-            let drained = self.drains_until.map(|at| at.saturating_duration_since(Instant::now()));
-            let now = (!self.ready.is_empty()).then_some(Duration::ZERO);
-            let accepts = self.accepts_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let flush = self.flush_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let login = self
-                .strangers
-                .front()
-                .map(|(client, _)| LOGIN_TIME.saturating_sub(client.since.elapsed()));
-            let wait = [held, drained, accepts, flush, login, now].into_iter().flatten().min();
+            let wait = self.due_in();
             self.look(&mut events, wait)?;
             let mut ended = Vec::new();
             let mut looked = quanta::Instant::now();
             block_on(poll_fn(|lanes| {
-                if looked.elapsed() >= LOOKS_APART {
-                    self.look(&mut events, Some(Duration::ZERO))?;
+                // If no turn can go on, the thread sleeps until it is woken.
+                let rests = !turns.is_empty()
+                    && self.ready.is_empty()
+                    && cx.pace().resting() == turns.len();
+                if rests || looked.elapsed() >= LOOKS_APART {
+                    let wait = match self.leaving.is_empty() {
+                        _ if !rests => Some(Duration::ZERO),
+                        true => self.due_in(),
+                        false => Some(REST),
+                    };
+                    self.look(&mut events, wait)?;
                     looked = quanta::Instant::now();
                     self.drop_turns(&mut turns, lanes);
                 }
@@ -153,6 +153,20 @@ impl<'a, 't> Thread<'a, 't> {
             }))?;
         }
         Ok(())
+    }
+
+    /// After which time the thread has something to do, if nobody wakes it.
+    fn due_in(&self) -> Option<Duration> {
+        let until = |at: Instant| at.saturating_duration_since(Instant::now());
+        let held = (!self.holding.is_empty()).then_some(RESERVATION_TIME / 2);
+        let drained = self.drains_until.map(until);
+        let now = (!self.ready.is_empty()).then_some(Duration::ZERO);
+        let accepts = self.accepts_at.map(until);
+        let flush = self.flush_at.map(until);
+        let stranger = self.strangers.front();
+        let login = stranger.map(|(client, _)| LOGIN_TIME.saturating_sub(client.since.elapsed()));
+        let all = [held, drained, accepts, flush, login, now];
+        all.into_iter().flatten().min()
     }
 
     /// Whether the thread has nothing more to serve.

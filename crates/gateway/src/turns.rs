@@ -37,6 +37,10 @@ impl<F> Default for Turns<F> {
 }
 
 impl<F: Future> Turns<F> {
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
     pub fn is_empty(&self) -> bool {
         self.live == 0
     }

@@ -115,8 +115,8 @@ const LAYERS: [Layers; 16] = [
         order: &[
             &["address", "failure", "item", "limits"],
             &[
-                "clients", "copies", "cursors", "error", "figures", "input", "pace", "turns",
-                "updating", "uses",
+                "clients", "copies", "cursors", "error", "figures", "input", "looks", "pace",
+                "turns", "updating", "uses",
             ],
             &["load"],
             &["password", "slowlog", "store", "tls"],

@@ -1,10 +1,14 @@
 //! `stats`.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{VERSION, line};
-use crate::context::Context;
+use loch::Usage;
+
+use crate::context::{Context, forgotten};
 use crate::failure::Failure;
+use crate::looks::Seen;
 
 type Lines = Vec<(String, String)>;
 
@@ -38,13 +42,18 @@ fn pair(name: &str, value: &dyn ToString) -> (String, String) {
     (name.to_owned(), value.to_string())
 }
 
+async fn usage(cx: &Context<'_>) -> Result<Arc<Vec<Usage>>, Failure> {
+    let seen: Seen<Vec<Usage>> = cx.look().await?;
+    Ok(seen.what)
+}
+
 async fn general(cx: &Context<'_>) -> Result<Lines, Failure> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let usage = cx.usage().await?;
+    let usage = usage(cx).await?;
     let used: u64 = usage.iter().map(|node| node.index_bytes + node.entry_bytes).sum();
     let limit: u64 = usage.iter().map(|node| node.index_bytes + node.data_bytes).sum();
     let entries: u64 = usage.iter().map(|node| node.entries).sum();
-    let (evicted, expired) = cx.forgotten().await?;
+    let (evicted, expired) = forgotten(&usage);
     let (hits, misses) = (cx.shared.sum(|c| &c.hits), cx.shared.sum(|c| &c.misses));
     Ok(vec![
         pair("pid", &std::process::id()),
@@ -90,7 +99,7 @@ fn settings(cx: &Context<'_>) -> Lines {
 
 /// What the table forgot, by the sizes of its entries.
 async fn items(cx: &Context<'_>) -> Result<Lines, Failure> {
-    let usage = cx.usage().await?;
+    let usage = usage(cx).await?;
     let mut sizes = std::collections::BTreeMap::<u64, (u64, u64)>::new();
     for class in usage.iter().flat_map(|node| node.forgotten.iter().flatten()) {
         let (evicted, expired) = sizes.entry(class.entry_bytes).or_default();
@@ -108,7 +117,7 @@ async fn items(cx: &Context<'_>) -> Result<Lines, Failure> {
 }
 
 async fn slabs(cx: &Context<'_>) -> Result<Lines, Failure> {
-    let usage = cx.usage().await?;
+    let usage = usage(cx).await?;
     let slabs: u64 = usage.iter().map(|node| node.leased_slabs + node.abandoned_slabs).sum();
     let bytes: u64 = usage.iter().map(|node| node.slab_bytes).sum();
     Ok(vec![pair("active_slabs", &slabs), pair("total_malloced", &bytes)])

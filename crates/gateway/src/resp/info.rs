@@ -2,8 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::context::Context;
+use loch::Usage;
+
+use crate::context::{Context, forgotten};
 use crate::failure::Failure;
+use crate::looks::Seen;
 
 /// The version whose commands clients may expect.
 pub(super) const VERSION: &str = "7.2.0";
@@ -20,6 +23,9 @@ const SECTIONS: [(&str, bool); 8] = [
     ("latencystats", false),
 ];
 
+/// The sections that show a look at the table.
+const OF_THE_TABLE: [&str; 3] = ["memory", "stats", "keyspace"];
+
 /// The text of these sections.
 pub(super) async fn text(cx: &Context<'_>, asked: &[&[u8]]) -> Result<String, Failure> {
     let asked: Vec<String> =
@@ -27,8 +33,14 @@ pub(super) async fn text(cx: &Context<'_>, asked: &[&[u8]]) -> Result<String, Fa
     let is = |name: &str| asked.iter().any(|asked| asked == name);
     let (all, usual) = (is("all") || is("everything"), asked.is_empty() || is("default"));
     let mut text = String::new();
+    let shows = |name: &str, is_usual: bool| all || is(name) || usual && is_usual;
+    // All sections show the same look.
+    let seen = match OF_THE_TABLE.iter().any(|name| shows(name, true)) {
+        true => Some(cx.look().await?),
+        false => None,
+    };
     for (name, is_usual) in SECTIONS {
-        if !(all || is(name) || usual && is_usual) {
+        if !shows(name, is_usual) {
             continue;
         }
         if !text.is_empty() {
@@ -37,41 +49,44 @@ pub(super) async fn text(cx: &Context<'_>, asked: &[&[u8]]) -> Result<String, Fa
         let mut title = name.to_owned();
         title[..1].make_ascii_uppercase();
         text += &format!("# {title}\r\n");
-        for (field, value) in fields(cx, name).await? {
+        for (field, value) in fields(cx, name, seen.as_ref()) {
             text += &format!("{field}:{value}\r\n");
         }
     }
-    if all || usual || is("keyspace") {
-        text += &keyspace(cx, text.is_empty()).await?;
+    if let Some(seen) = seen.filter(|_| shows("keyspace", true)) {
+        text += &keyspace(&seen, text.is_empty());
     }
     Ok(text)
 }
 
 /// About as many keys as there are: entries that are about to be put or to be free count too.
-async fn keyspace(cx: &Context<'_>, is_first: bool) -> Result<String, Failure> {
+fn keyspace(seen: &Seen<Vec<Usage>>, is_first: bool) -> String {
     let mut text = String::from(if is_first { "# Keyspace\r\n" } else { "\r\n# Keyspace\r\n" });
-    let usage = cx.usage().await?;
-    let entries: u64 = usage.iter().map(|node| node.entries).sum();
+    let entries: u64 = seen.what.iter().map(|node| node.entries).sum();
     if entries > 0 {
         text += &format!("db0:keys={entries},expires=0,avg_ttl=0\r\n");
     }
-    Ok(text)
+    text
 }
 
 type Fields = Vec<(String, String)>;
 
-async fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
+/// The fields of a section. There is a look at the table if one is shown that needs it.
+fn fields(cx: &Context<'_>, section: &str, seen: Option<&Seen<Vec<Usage>>>) -> Fields {
     let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
-    Ok(match section {
+    let of_table = |of: fn(&Context<'_>, &Seen<Vec<Usage>>) -> Fields| {
+        seen.map(|seen| of(cx, seen)).unwrap_or_default()
+    };
+    match section {
         "server" => server(cx),
         "clients" => vec![
             field("connected_clients", &cx.shared.clients.count()),
             field("maxclients", &cx.shared.clients.most),
             field("blocked_clients", &0),
         ],
-        "memory" => memory(cx).await?,
+        "memory" => of_table(memory),
         "persistence" => vec![field("loading", &0), field("rdb_bgsave_in_progress", &0)],
-        "stats" => stats(cx).await?,
+        "stats" => of_table(stats),
         "replication" => vec![
             field("role", &"master"),
             field("connected_slaves", &0),
@@ -99,7 +114,7 @@ async fn fields(cx: &Context<'_>, section: &str) -> Result<Fields, Failure> {
                 (format!("latency_percentiles_usec_{name}"), text)
             })
             .collect(),
-    })
+    }
 }
 
 fn server(cx: &Context<'_>) -> Fields {
@@ -127,10 +142,10 @@ fn server(cx: &Context<'_>) -> Fields {
     ]
 }
 
-async fn stats(cx: &Context<'_>) -> Result<Fields, Failure> {
+fn stats(cx: &Context<'_>, seen: &Seen<Vec<Usage>>) -> Fields {
     let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
-    let (evicted, expired) = cx.forgotten().await?;
-    Ok(vec![
+    let (evicted, expired) = forgotten(&seen.what);
+    vec![
         field("total_connections_received", &cx.shared.sum(|c| &c.connections)),
         field("total_commands_processed", &cx.shared.sum(|c| &c.commands)),
         field("total_net_input_bytes", &cx.shared.sum(|c| &c.bytes_in)),
@@ -142,17 +157,18 @@ async fn stats(cx: &Context<'_>) -> Result<Fields, Failure> {
         field("keyspace_misses", &cx.shared.sum(|c| &c.misses)),
         field("total_error_replies", &cx.shared.sum(|c| &c.errors)),
         field("acl_access_denied_auth", &cx.shared.sum(|c| &c.wrong_passwords)),
-    ])
+    ]
 }
 
-async fn memory(cx: &Context<'_>) -> Result<Fields, Failure> {
+fn memory(cx: &Context<'_>, seen: &Seen<Vec<Usage>>) -> Fields {
     let field = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
-    let usage = cx.usage().await?;
-    let used: u64 = usage.iter().map(|node| node.index_bytes + node.entry_bytes).sum();
-    let all: u64 = usage.iter().map(|node| node.index_bytes + node.data_bytes).sum();
-    Ok(vec![
+    let nodes = || seen.what.iter();
+    let used: u64 = nodes().map(|node| node.index_bytes + node.entry_bytes).sum();
+    let all: u64 = nodes().map(|node| node.index_bytes + node.data_bytes).sum();
+    vec![
         field("used_memory", &used),
         field("maxmemory", &all),
         field("maxmemory_policy", &cx.policy()),
-    ])
+        field("loch_usage_age_ms", &seen.at.elapsed().as_millis()),
+    ]
 }

@@ -10,6 +10,7 @@ use super::reply::Reply;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::limits::{KEYS_BYTES_MAX, KEYS_FREE_BYTES, WORK_BYTES_MAX};
+use crate::looks::Seen;
 use crate::store::Store;
 
 /// What a key that was found takes besides its bytes.
@@ -56,12 +57,8 @@ pub(super) async fn execute(
         }
         "randomkey" => random_key(cx, store, reply).await?,
         "dbsize" => {
-            let mut count = 0;
-            let mut pages = Pages::of(store, b"");
-            while let Some(keys) = pages.next().await? {
-                count += keys.len() as i64;
-            }
-            reply.integer(count);
+            let keys: Seen<u64> = cx.look().await?;
+            reply.integer(keys.what.cast_signed());
         }
         "flushdb" | "flushall" => {
             match &request[1..] {
