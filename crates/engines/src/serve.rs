@@ -173,7 +173,7 @@ pub trait WorkerHost {
     /// [`Housekeeper`] if the turn was busy, and returns the worker's next step.
     async fn after(&self, was_busy: bool) -> Next<MemoryOf<Self>>;
 
-    /// Hands in the report that [`Next::Report`] asked for.
+    /// Hands in the report that [`Next::Report`] or [`Next::Count`] asked for.
     fn report(&self, report: Report);
 
     /// Hands in the page that [`Next::Scan`] asked for.
@@ -229,6 +229,9 @@ pub enum Next<M> {
     Attach(Box<Attached<M>>),
     /// Report on the table as soon as possible. The host asks again until the worker has done it.
     Report,
+    /// Report on the table as soon as possible, without a look at all of it in one turn. The worker
+    /// verifies nothing.
+    Count,
     /// List keys, as soon as possible. The host asks again until the worker has done it.
     Scan(Box<Step>),
     /// End.
@@ -306,6 +309,15 @@ pub(crate) trait Work {
     /// As [`Work::turn`].
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError>;
 
+    /// The report without what is broken, under the same conditions. A worker that has to look at
+    /// its entries for it does so in bounded steps, and is asked again.
+    ///
+    /// # Errors
+    /// As [`Work::turn`].
+    fn count(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
+        self.report(was_busy)
+    }
+
     /// The keys of a step of a scan, under the same conditions as a report.
     ///
     /// # Errors
@@ -329,6 +341,11 @@ pub(crate) async fn run<H: WorkerHost>(
             Next::Turn => (),
             Next::Report => {
                 if let Some(report) = work.report(was_busy)? {
+                    host.report(report);
+                }
+            }
+            Next::Count => {
+                if let Some(report) = work.count(was_busy)? {
                     host.report(report);
                 }
             }
@@ -361,6 +378,14 @@ pub(crate) trait Mailed<F> {
     /// As [`Work::turn`].
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError>;
 
+    /// As [`Work::count`].
+    ///
+    /// # Errors
+    /// As [`Work::turn`].
+    fn count(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
+        self.report(was_busy)
+    }
+
     /// As [`Work::scan`].
     ///
     /// # Errors
@@ -387,6 +412,10 @@ impl<T: WorkerTransport, W: Mailed<T::Mail>> Work for Mailing<'_, T, W> {
 
     fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
         self.worker.report(was_busy)
+    }
+
+    fn count(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
+        self.worker.count(was_busy)
     }
 
     fn scan(&mut self, step: &Step, was_busy: bool) -> Result<Option<Page>, WorkerError> {

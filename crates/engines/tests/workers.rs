@@ -39,6 +39,8 @@ const PUT: PutOptions = PutOptions { expires_at_ms: None };
 struct Orders {
     attaches: Cell<bool>,
     inspects: Cell<bool>,
+    /// Whether it verifies what it reports.
+    checks: Cell<bool>,
     stops: Cell<bool>,
     reported: RefCell<Option<Report>>,
     /// Times that it said that it serves.
@@ -181,7 +183,7 @@ impl WorkerHost for SimHost {
         } else if self.orders.attaches.take() {
             Next::Attach(Box::new(self.table.clone()))
         } else if self.orders.inspects.get() {
-            Next::Report
+            if self.orders.checks.get() { Next::Report } else { Next::Count }
         } else {
             Next::Turn
         }
@@ -442,7 +444,15 @@ impl Rig {
         refused.take().expect("it is refused")
     }
 
+    /// What a worker reports that has verified everything; a worker that only counts says the same.
     fn report(&self) -> Report {
+        let [checked, counted] = [true, false].map(|checks| self.inspect(checks));
+        assert_eq!(checked, counted);
+        checked
+    }
+
+    fn inspect(&self, checks: bool) -> Report {
+        self.orders.checks.set(checks);
         self.orders.inspects.set(true);
         self.step_until(|| !self.orders.inspects.get());
         self.orders.reported.take().expect("it was reported")

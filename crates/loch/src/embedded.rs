@@ -158,7 +158,7 @@ mod tests {
             }
             drop(nodes);
             let (sender, told) = mpsc::channel();
-            let question = Question { table: 0, scan: None };
+            let question = Question { table: 0, check: true, scan: None };
             inspector.ask(question, Box::new(move |answer| _ = sender.send(answer)));
             assert_eq!(told.recv_timeout(INSPECT_TIMEOUT).is_ok(), answers);
         }

@@ -2,7 +2,7 @@
 
 use loch_fabric::{Fabric, Messages, Zeroed};
 
-use super::storage::Partition;
+use super::storage::{Count, Partition, Report as OfPartition};
 use super::{Herd, PartitionShape, Settings, Worker};
 use crate::engine::{Engine, Workers};
 use crate::scan::{Page, Step};
@@ -26,7 +26,8 @@ impl Workers for Herd {
         let sessions = transport.sessions(site);
         let worker =
             Worker::open(fabric, map.mailed.requests(), site.id, partition, settings, sessions)?;
-        serve::by_mail(host, Serving { worker, shape: map.partition, seed: map.seed }).await?;
+        let (shape, seed, count) = (map.partition, map.seed, Count::default());
+        serve::by_mail(host, Serving { worker, shape, seed, count }).await?;
         Ok(())
     }
 }
@@ -35,6 +36,22 @@ struct Serving<F: Messages> {
     worker: Worker<F, Zeroed<u64>>,
     shape: PartitionShape,
     seed: u64,
+    /// The count that is under way.
+    count: Count,
+}
+
+impl<F: Messages> Serving<F> {
+    fn of_table(&self, report: OfPartition) -> Report {
+        Report {
+            slots: self.shape.index_slots,
+            index_bytes: self.shape.bytes.saturating_sub(report.data_bytes),
+            data_bytes: report.data_bytes,
+            entries: report.entries,
+            entry_bytes: report.entry_bytes,
+            broken: report.broken,
+            counts: Vec::new(),
+        }
+    }
 }
 
 impl<F: Fabric + Messages> Mailed<F> for Serving<F> {
@@ -51,16 +68,14 @@ impl<F: Fabric + Messages> Mailed<F> for Serving<F> {
     /// pipeline.
     fn report(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
         let report = self.worker.partition().check(self.seed);
-        Ok(Some(Report {
-            slots: self.shape.index_slots,
-            index_bytes: self.shape.bytes.saturating_sub(report.data_bytes),
-            data_bytes: report.data_bytes,
-            entries: report.entries,
-            entry_bytes: report.entry_bytes,
-            broken: report.broken,
-            counts: Vec::new(),
-        }))
+        Ok(Some(self.of_table(report)))
     }
+
+    fn count(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
+        let counted = self.worker.partition().count(&mut self.count);
+        Ok(counted.map(|report| self.of_table(report)))
+    }
+
     fn scan(&mut self, step: &Step, _: bool) -> Result<Option<Page>, WorkerError> {
         let now_ms = self.worker.fabric().wall_ms();
         Ok(Some(self.worker.partition().scan(step, now_ms)))

@@ -9,13 +9,13 @@ use loch_fabric::Fabric;
 
 use super::bucket::SLOTS;
 use super::free_slabs::FreeSlabs;
-use super::storage::{Plan, Storage};
+use super::storage::{Plan, Report as OfStorage, Storage};
 use super::{KvDirect, Map, Settings, Worker};
 use crate::engine::{Engine, Workers};
 use crate::functions::UserFunctions;
 use crate::lines::{HostMemory, LINE_BYTES};
 use crate::requests::{Turns, WorkerId};
-use crate::scan::{Page, Step};
+use crate::scan::{Cursor, Page, Step};
 use crate::serve::{
     self, Housekeeper, Report, Tuning, Work, WorkerError, WorkerHost, WorkerTransport,
 };
@@ -54,9 +54,9 @@ impl Workers for KvDirect {
             host.opened();
             let next = {
                 let (turns, worker) = (worker.serve(), &worker);
-                let links = &mut links;
+                let (links, count) = (&mut links, Count::default());
                 let mut serving =
-                    Serving { transport, worker, links, turns, shared, id, plan, seed };
+                    Serving { transport, worker, links, turns, shared, id, plan, seed, count };
                 let next = serve::run(&mut serving, host).await?;
                 worker.pause(true);
                 // The worker begins no new operations, so the draining ends.
@@ -89,6 +89,27 @@ struct Serving<'a, T: WorkerTransport, M, U, N> {
     id: WorkerId,
     plan: Plan,
     seed: u64,
+    count: Count,
+}
+
+/// The count that is under way: where it goes on, and what it has found.
+#[derive(Default)]
+struct Count(Cursor, OfStorage);
+
+impl<T: WorkerTransport, M: HostMemory, U: UserFunctions, N> Serving<'_, T, M, U, N> {
+    fn of_table(&self, report: OfStorage) -> Report {
+        let buckets = u64::from(self.plan.buckets());
+        let index_bytes = buckets * LINE_BYTES as u64;
+        Report {
+            slots: buckets * SLOTS as u64,
+            index_bytes,
+            data_bytes: report.bytes.saturating_sub(index_bytes),
+            entries: report.entries,
+            entry_bytes: report.item_bytes,
+            broken: report.broken,
+            counts: vec![("forwarded", self.worker.counts().forwarded)],
+        }
+    }
 }
 
 impl<T: WorkerTransport, M: HostMemory, U: UserFunctions, N: Turns> Work
@@ -110,22 +131,30 @@ impl<T: WorkerTransport, M: HostMemory, U: UserFunctions, N: Turns> Work
         if was_busy {
             return Ok(None);
         }
-        let report = {
-            let _held = self.shared.hold_off(self.id.worker);
-            self.worker.storage().check(self.seed)
-        };
-        let buckets = u64::from(self.plan.buckets());
-        let index_bytes = buckets * LINE_BYTES as u64;
-        Ok(Some(Report {
-            slots: buckets * SLOTS as u64,
-            index_bytes,
-            data_bytes: report.bytes.saturating_sub(index_bytes),
-            entries: report.entries,
-            entry_bytes: report.item_bytes,
-            broken: report.broken,
-            counts: vec![("forwarded", self.worker.counts().forwarded)],
-        }))
+        let _held = self.shared.hold_off(self.id.worker);
+        Ok(Some(self.of_table(self.worker.storage().check(self.seed))))
     }
+
+    /// The steps are those of a scan.
+    fn count(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
+        let step = Step { from: std::mem::take(&mut self.count.0), prefix: Vec::new() };
+        let Some(page) = self.scan(&step, was_busy)? else {
+            self.count.0 = step.from;
+            return Ok(None);
+        };
+        let Count(at, counted) = &mut self.count;
+        counted.entries += page.keys.len() as u64;
+        let bytes = page.keys.iter().map(|found| found.key.len() as u64 + found.value_bytes);
+        counted.item_bytes += bytes.sum::<u64>();
+        if let Some(next) = page.next {
+            *at = next;
+            return Ok(None);
+        }
+        let bytes = u64::from(self.worker.storage().memory().lines()) * LINE_BYTES as u64;
+        let counted = OfStorage { bytes, ..std::mem::take(counted) };
+        Ok(Some(self.of_table(counted)))
+    }
+
     /// What an operation has at hand is not in the lines yet: as for a report.
     fn scan(&mut self, step: &Step, was_busy: bool) -> Result<Option<Page>, WorkerError> {
         self.worker.pause(was_busy);

@@ -25,6 +25,18 @@ pub struct StoreReport {
 }
 
 impl Store {
+    /// Keys with a value, and bytes of the blocks that hold them, as they were counted.
+    pub fn counted(&self) -> StoreReport {
+        let (keys, block_bytes) = (self.counts.keys, self.taken_grains() * GRAIN_BYTES);
+        StoreReport { keys, block_bytes, ..StoreReport::default() }
+    }
+
+    /// Grains of the extents that the table shows.
+    fn taken_grains(&self) -> u64 {
+        let index = 1 << order_of(Index::bytes(self.index.slots));
+        self.buddy.grains() - self.buddy.free_grains() - index - self.prepared_grains
+    }
+
     /// Looks at every slot and every extent. A prepared change is not in the table yet, but its
     /// extent is not lost.
     ///
@@ -70,8 +82,7 @@ impl Store {
             report.bytes += u64::from(entry.key_len) + u64::from(entry.value_len);
             report.block_bytes += grains * GRAIN_BYTES;
         }
-        let index = 1 << order_of(Index::bytes(self.index.slots));
-        let taken = self.buddy.grains() - self.buddy.free_grains() - index - self.prepared_grains;
+        let taken = self.taken_grains();
         if taken != report.block_bytes / GRAIN_BYTES {
             let taken = taken * GRAIN_BYTES;
             let text = format!("{taken} bytes are taken for {} of extents", report.block_bytes);

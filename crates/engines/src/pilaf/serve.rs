@@ -3,6 +3,7 @@
 
 use loch_fabric::{Fabric, Messages};
 
+use super::check::StoreReport;
 use super::layout::LINE_BYTES;
 use super::{Pilaf, Worker};
 use crate::engine::{Engine, Workers};
@@ -50,21 +51,33 @@ impl<F: Fabric + Messages, S: Storage> Mailed<F> for Worker<F, S> {
     /// A change that waits for its sync is not in the table yet, and the check knows what it has
     /// taken. A worker whose log syncs every change may never be idle, so it reports at any time.
     fn report(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
-        let store = self.store();
-        let report = store.check(self.fabric())?;
-        let index_bytes = store.slots() * LINE_BYTES;
-        Ok(Some(Report {
-            slots: store.slots(),
-            index_bytes,
-            data_bytes: store.shape().arena_bytes.saturating_sub(index_bytes),
-            entries: report.keys,
-            entry_bytes: report.block_bytes,
-            broken: report.broken,
-            counts: vec![("snapshots", self.counts().snapshots)],
-        }))
+        let report = self.store().check(self.fabric())?;
+        Ok(Some(of_table(self, report)))
     }
+
+    fn count(&mut self, _: bool) -> Result<Option<Report>, WorkerError> {
+        Ok(Some(of_table(self, self.store().counted())))
+    }
+
     /// A change that waits for its sync is not shown to anybody yet.
     fn scan(&mut self, step: &Step, _: bool) -> Result<Option<Page>, WorkerError> {
         Ok(Some(self.scan(step)?))
+    }
+}
+
+fn of_table<F: Fabric + Messages, S: Storage>(
+    worker: &Worker<F, S>,
+    report: StoreReport,
+) -> Report {
+    let store = worker.store();
+    let index_bytes = store.slots() * LINE_BYTES;
+    Report {
+        slots: store.slots(),
+        index_bytes,
+        data_bytes: store.shape().arena_bytes.saturating_sub(index_bytes),
+        entries: report.keys,
+        entry_bytes: report.block_bytes,
+        broken: report.broken,
+        counts: vec![("snapshots", worker.counts().snapshots)],
     }
 }

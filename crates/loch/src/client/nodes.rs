@@ -73,12 +73,12 @@ impl Nodes {
         }
     }
 
-    /// Asks what each node's workers have of a table.
+    /// Asks what each node's workers have of a table, and whether it is sound.
     ///
     /// # Errors
     /// [`Error::NodeUnreachable`], [`Error::Refused`].
-    pub fn inspect(&self, table: usize) -> Result<Vec<Inspected>> {
-        let question = Question { table: table as u32, scan: None };
+    pub fn inspect(&self, table: usize, check: bool) -> Result<Vec<Inspected>> {
+        let question = Question { table: table as u32, check, scan: None };
         let tell = |node| match self.ask(node, question.clone())? {
             Told::Inspected(inspected) => Ok(inspected),
             Told::Scanned(_) => Err(out_of_turn()),
@@ -91,7 +91,7 @@ impl Nodes {
     /// # Errors
     /// As [`Nodes::inspect`].
     pub fn scan(&self, node: usize, table: usize, scan: WorkerScan) -> Result<Page> {
-        match self.ask(node, Question { table: table as u32, scan: Some(scan) })? {
+        match self.ask(node, Question { table: table as u32, check: false, scan: Some(scan) })? {
             Told::Scanned(page) => Ok(page),
             Told::Inspected(_) => Err(out_of_turn()),
         }

@@ -283,10 +283,10 @@ where
         Ok(Scanned { keys: page.keys, next: (place.worker < all).then_some(place) })
     }
 
-    /// Asks what each node's workers have of the table.
-    async fn inspect(&self) -> Result<Vec<Inspected>> {
+    /// Asks what each node's workers have of the table, and whether it is sound.
+    async fn inspect(&self, check: bool) -> Result<Vec<Inspected>> {
         let (nodes, table) = (self.nodes.clone(), self.number);
-        aside(self.client.direct(), move || nodes.inspect(table)).await
+        aside(self.client.direct(), move || nodes.inspect(table, check)).await
     }
 
     async fn check(&self) -> Result<CheckReport> {
@@ -294,7 +294,7 @@ where
             return Ok(report);
         }
         let mut all = CheckReport::default();
-        for (node, told) in self.inspect().await?.into_iter().enumerate() {
+        for (node, told) in self.inspect(true).await?.into_iter().enumerate() {
             all.slots += told.slots;
             all.values += told.entries;
             let broken = told.broken.into_iter();
@@ -307,7 +307,7 @@ where
         if let Some(usage) = self.look(AnyClient::usage).await? {
             return Ok(usage);
         }
-        let told = self.inspect().await?;
+        let told = self.inspect(false).await?;
         Ok(told.iter().map(|told| told.usage()).collect())
     }
 }

@@ -82,6 +82,9 @@ pub(crate) enum Request {
 pub(crate) struct Question {
     /// The number of the table in the directory.
     pub table: u32,
+    /// Whether the workers verify all that they have. Otherwise they only count it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub check: bool,
     /// The keys that are asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scan: Option<WorkerScan>,
@@ -473,11 +476,12 @@ mod tests {
             unreliable: true,
             offer: serde_json::json!({"qp": u64::MAX}),
         });
-        let inspect = Request::Ask { node: 1, question: Question { table: 2, scan: None } };
+        let inspect =
+            Request::Ask { node: 1, question: Question { table: 2, check: true, scan: None } };
         let from = Cursor { place: 9, noted: vec![u64::MAX, 2], waited: 3 };
         let step = Step { from, prefix: vec![0, 255] };
         let scan = Some(WorkerScan { worker: 4, step });
-        let scan = Request::Ask { node: 1, question: Question { table: 2, scan } };
+        let scan = Request::Ask { node: 1, question: Question { table: 2, check: false, scan } };
         let (open, member) = (Request::OpenSession {}, Request::Member { node: 1 });
         vec![hello(), open, close, member, connect, inspect, scan]
     }

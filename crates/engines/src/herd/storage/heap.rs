@@ -169,6 +169,11 @@ impl Heap {
         }
     }
 
+    /// Grains of all entries.
+    pub fn taken_grains(&self) -> u64 {
+        u64::from(self.grains - self.free)
+    }
+
     /// Walks all blocks: the places of the entries, or the first invariant that does not hold.
     pub fn entries(&self, data: &[u64]) -> Result<Vec<u32>, String> {
         let (mut place, mut after_free, mut free, mut entries) = (0, false, 0, Vec::new());

@@ -26,6 +26,7 @@
 
 mod chained;
 mod check;
+mod count;
 mod entry;
 mod execute;
 mod heap;
@@ -38,6 +39,7 @@ use std::ops::{DerefMut, Range};
 
 use self::chained::{Chained, Slot};
 pub use self::check::Report;
+pub use self::count::Count;
 use self::entry::{Draft, GRAIN_WORDS, Head, flags, present};
 use self::heap::Heap;
 use self::log::Log;

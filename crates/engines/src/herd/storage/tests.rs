@@ -293,6 +293,28 @@ impl Pair {
         let report = self.partition.check(SEED);
         assert_eq!(report.broken, Vec::<String>::new());
         assert!(self.partition.loses() || report.entries >= self.model.len() as u64);
+        assert_eq!(counted(&self.partition).0, report);
+    }
+}
+
+/// What a count finds, and in how many steps.
+fn counted(partition: &Partition) -> (Report, usize) {
+    let mut count = Count::default();
+    let mut steps = (1..).map(|steps| (partition.count(&mut count), steps));
+    steps.find_map(|(report, steps)| Some((report?, steps))).expect("a count ends")
+}
+
+/// The worker serves others between two steps.
+#[test]
+fn a_count_of_many_entries_takes_many_steps_or_looks_at_none() {
+    for (mode, several) in [(Mode::Cache, true), (Mode::Store, false)] {
+        let mut pair = Pair::new(mode, 4 << 20, 20_000);
+        for key in 0..10_000u32 {
+            pair.put(key.to_le_bytes().to_vec(), 50, None);
+        }
+        let (report, steps) = counted(&pair.partition);
+        assert_eq!(report, pair.partition.check(SEED));
+        assert_eq!(steps > 10, several, "{mode:?}: {steps} steps");
     }
 }
 

@@ -9,12 +9,15 @@ use loch_fabric::shm::Bell;
 
 use crate::session::wire::{Inspected, Question, Told};
 
+/// Questions that workers are asked, by the number of the table and whether they verify it.
+type LastQuestions = HashMap<(usize, bool), Weak<Mutex<Collect>>>;
+
 /// Asks the workers of a node.
 #[derive(Clone, Default)]
 pub(crate) struct Inspector {
     to: Vec<Recipient>,
-    /// The last question about each table, for as long as a worker may still answer it.
-    last: Arc<Mutex<HashMap<usize, Weak<Mutex<Collect>>>>>,
+    /// The last question of a kind about a table, for as long as a worker may still answer it.
+    last: Arc<Mutex<LastQuestions>>,
 }
 
 #[derive(Clone)]
@@ -26,8 +29,10 @@ struct Recipient {
 
 /// What a worker is asked for.
 pub(in crate::node) enum Asked {
-    /// To report what it has.
+    /// To verify what it has, and to report.
     Inspect(Inspect),
+    /// To report what it has.
+    Count(Inspect),
     /// To list keys, and to call this with the page.
     Scan(Box<Step>, Answer),
 }
@@ -67,7 +72,7 @@ impl Inspector {
         let table = question.table as usize;
         let to: Vec<_> = self.to.iter().filter(|it| it.table == table).collect();
         match question.scan {
-            None => self.inspect(table, &to, answer),
+            None => self.inspect(table, question.check, &to, answer),
             Some(scan) => match to.get(usize::from(scan.worker)) {
                 Some(it) => {
                     // As for a report: a worker that has ended drops the question.
@@ -82,13 +87,14 @@ impl Inspector {
 
     /// Asks for the sum of all reports.
     ///
-    /// A worker walks all its entries for a report. Questions that come meanwhile share the report.
-    fn inspect(&self, table: usize, to: &[&Recipient], answer: Answer) -> bool {
+    /// A worker may look at all its entries for a report. Questions that come meanwhile share the
+    /// report.
+    fn inspect(&self, table: usize, check: bool, to: &[&Recipient], answer: Answer) -> bool {
         if to.is_empty() {
             return false;
         }
         let mut all = self.last.lock().expect("nothing panics while it is held");
-        if let Some(last) = all.get(&table).and_then(Weak::upgrade) {
+        if let Some(last) = all.get(&(table, check)).and_then(Weak::upgrade) {
             let mut last = last.lock().expect("nothing panics while it is held");
             if last.left > 0 {
                 last.answers.push(answer);
@@ -98,10 +104,11 @@ impl Inspector {
         let reported = Inspected::default();
         let collect = Collect { left: to.len(), reported, answers: vec![answer] };
         let collect = Arc::new(Mutex::new(collect));
-        all.insert(table, Arc::downgrade(&collect));
+        all.insert((table, check), Arc::downgrade(&collect));
         for it in to {
             // A worker that has ended does not report: the answer is dropped with the question.
-            let _ = it.sender.send(Asked::Inspect(Inspect(collect.clone())));
+            let asked = if check { Asked::Inspect } else { Asked::Count };
+            let _ = it.sender.send(asked(Inspect(collect.clone())));
             it.bell.ring();
         }
         true

@@ -119,6 +119,7 @@ impl<T> ThreadHost<T> {
         match &*asked {
             None => Next::Turn,
             Some(Asked::Inspect(_)) => Next::Report,
+            Some(Asked::Count(_)) => Next::Count,
             Some(Asked::Scan(step, _)) => Next::Scan(step.clone()),
         }
     }
@@ -203,7 +204,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
         if turns > 0 {
             self.wake_housekeeper();
         }
-        if !was_busy {
+        if !was_busy && self.asked.borrow().is_none() {
             self.idle.borrow_mut().go_on();
         }
         self.turns.set(0);
@@ -212,7 +213,7 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
 
     fn report(&self, report: Report) {
         match self.asked.take() {
-            Some(Asked::Inspect(asked)) => asked.report(report.into()),
+            Some(Asked::Inspect(asked) | Asked::Count(asked)) => asked.report(report.into()),
             _ => unreachable!("the worker was not asked for a report"),
         }
     }

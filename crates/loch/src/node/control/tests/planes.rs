@@ -246,7 +246,7 @@ fn workers_that_take_long_to_tell_are_waited_for() {
         let until = Instant::now() + INSPECT_TIMEOUT;
         rig.control(0).plane().jobs[1]
             .send({
-                let question = Question { table: 5, scan: None };
+                let question = Question { table: 5, check: true, scan: None };
                 Job::Ask { question, until, reply }
             })
             .unwrap();
