@@ -61,12 +61,31 @@ impl<F: Fabric> Client<F> {
             _ => {
                 let end = u64::from(slab.chunk) + u64::from(chunks);
                 let words = self.read_chunks(slab.dti, slab.chunk.into()..end).await?;
+                let is_closing = matches!(chunk, Some(Chunk::Closing { .. }));
+                if is_closing && tails(&words, chunks) + 1 == chunks {
+                    return self.reopen(claim, class, word).await;
+                }
                 give_back(&self.fabric, &self.map, slab, &words).await?;
                 claim.end();
                 self.count_room();
                 Ok(true)
             }
         }
+    }
+
+    /// Leases a whole slab again whose descriptor is `closed`. Lanes of this client may be about to
+    /// write entries that they have in it.
+    async fn reopen(
+        &self,
+        claim: Claim<'_, F>,
+        class: Class,
+        closed: u64,
+    ) -> Result<bool, EngineError> {
+        if self.cas_chunk(claim.slab(), 0, closed, self.leased(&class)).await? {
+            return self.relist(claim, class).await;
+        }
+        claim.end();
+        Ok(false)
     }
 
     /// Lists a slab anew that this client leases. Returns whether there is room in it.
@@ -105,20 +124,14 @@ pub(in crate::nessie) async fn give_back<F: Fabric>(
         Some(Chunk::Forming { class, chunks, .. }) => (class, chunks, false),
         _ => return Ok(()),
     };
-    let is_tail = |back: &u32| {
-        let word = words.get(*back as usize);
-        word.is_some_and(|word| *word == Chunk::Tail { back: *back }.to_word())
-    };
-    // Tails are put in place one after the other, and taken away from the last one on. So there is
-    // no tail behind the first missing one, however many the descriptor claims.
-    let tails: Vec<u32> = (1..chunks).take_while(is_tail).collect();
-    let to = if has_contents && tails.len() + 1 == chunks as usize {
+    let tails = tails(words, chunks);
+    let to = if has_contents && tails + 1 == chunks {
         let entries = map.classes.by_id(class, chunks).map_or(0, |class| class.entries);
         Chunk::Abandoned { class, chunks, free_hint: entries }
     } else {
         // The slab held no entry in use. If it ever held one, two grace periods have passed since:
         // only then does a client begin to take a slab apart.
-        for back in tails.into_iter().rev() {
+        for back in (1..=tails).rev() {
             let tail = Chunk::Tail { back }.to_word();
             fabric.compare_swap(at(back), tail, Chunk::Free.to_word()).await?;
         }
@@ -126,4 +139,15 @@ pub(in crate::nessie) async fn give_back<F: Fabric>(
     };
     fabric.compare_swap(at(0), words[0], to.to_word()).await?;
     Ok(())
+}
+
+/// The number of tails that are in place, of a run of so many chunks. Tails are put in place one
+/// after the other, and taken away from the last one on. So there is no tail behind the first
+/// missing one, however many the descriptor claims.
+fn tails(words: &[u64], chunks: u32) -> u32 {
+    let is_tail = |back: &u32| {
+        let word = words.get(*back as usize);
+        word.is_some_and(|word| *word == Chunk::Tail { back: *back }.to_word())
+    };
+    (1..chunks).take_while(is_tail).count() as u32
 }
