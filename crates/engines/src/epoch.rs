@@ -182,7 +182,9 @@ impl Session {
     #[cfg(feature = "planted")]
     pub(crate) fn judges_by(&self, home_epoch: u64) -> u64 {
         let (epoch, under_way) = self.current.get();
-        if under_way > 0 || self.is_draining() { epoch } else { home_epoch }
+        // The announcement that was left to the fabric may have ended.
+        let is_announcing = under_way > 0 || self.is_draining() && !self.is_left.get();
+        if is_announcing { epoch } else { home_epoch }
     }
 
     /// Begins an operation.
@@ -244,7 +246,7 @@ impl Session {
         if mark == 0 {
             return Ok(());
         }
-        if self.is_left.take() {
+        if self.is_left.take() && !planted::is(Bug::LeftWordStays) {
             // From now on this thread decides again what is announced.
             fabric.take_back();
         }
@@ -331,7 +333,8 @@ impl Session {
     /// Called when nobody may use this session for long. If verbs keep its announcement up, the
     /// fabric ends the announcement when they have settled, whatever this thread does.
     pub(crate) fn leave<F: Fabric>(&self, fabric: &F) {
-        if self.unsettled.get() != 0 && !self.is_working() {
+        let is_announcing = self.unsettled.get() != 0 && !self.is_working();
+        if is_announcing && !planted::is(Bug::LeftAnnouncing) {
             self.is_left.set(true);
             fabric.store_when_settled(self.slot_word(), self.epoch() << 1);
         }

@@ -65,6 +65,10 @@ pub enum Bug {
     NoGraceInScrub,
     /// A session does not wait for verbs that it posted and whose outcome it does not know.
     ForgetsWhatIsUnderWay,
+    /// A session that may not be used again for long leaves the end of its announcement to nobody.
+    LeftAnnouncing,
+    /// A session that is used again does not take back the word that it has left to be stored.
+    LeftWordStays,
     /// A session believes what it remembers of a slab's unused entries, even if the slab was lost
     /// and leased again since.
     FreshUnchecked,

@@ -153,7 +153,9 @@ fn workloads(bug: Bug) -> Option<&'static [Workload]> {
         Bug::MoveUnnoted | Bug::MoveNotedEarly | Bug::MovesNotFollowed | Bug::MoveAwaitedInVain => {
             &[Workload::Scans]
         }
-        Bug::LeftLeased
+        Bug::LeftAnnouncing
+        | Bug::LeftWordStays
+        | Bug::LeftLeased
         | Bug::LeftSeized
         | Bug::LeftClosing
         | Bug::LeftForming

@@ -313,10 +313,11 @@ enum Patience {
     Polls(u32),
 }
 
-/// The result of a future, unless the client loses patience.
+/// The result of a future, unless the client loses patience, drops it and is left.
 async fn unless_dropped<T>(
     client: &Client,
     patience: Option<Patience>,
+    (setting, notes): (&Setting, &Notes),
     work: impl Future<Output = T>,
 ) -> Option<T> {
     let (us, mut polls) = match patience {
@@ -324,15 +325,24 @@ async fn unless_dropped<T>(
         Some(Patience::Us(us)) => (us, u32::MAX),
         Some(Patience::Polls(polls)) => (u64::from(u32::MAX), polls),
     };
-    let (mut work, mut over) = (pin!(work), pin!(client.fabric().pause(us)));
-    poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Ready(result) => Poll::Ready(Some(result)),
-        Poll::Pending => {
-            polls -= 1;
-            if polls == 0 { Poll::Ready(None) } else { over.as_mut().poll(cx).map(|()| None) }
-        }
-    })
-    .await
+    let result = {
+        let (mut work, mut over) = (pin!(work), pin!(client.fabric().pause(us)));
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending => {
+                if setting.rests {
+                    rests::look_at_work(client, notes);
+                }
+                polls -= 1;
+                if polls == 0 { Poll::Ready(None) } else { over.as_mut().poll(cx).map(|()| None) }
+            }
+        })
+        .await
+    };
+    if setting.rests && result.is_none() {
+        client.leave();
+    }
+    result
 }
 
 async fn fill(client: &Client, setting: &Setting, key: u64) {
@@ -400,7 +410,7 @@ async fn operate(
         notes.touches(key, options);
     }
     let answered = answer(client, key, ask, options, setting, notes);
-    let outcome = match unless_dropped(client, patience, answered).await {
+    let outcome = match unless_dropped(client, patience, (setting, notes), answered).await {
         None => Outcome::Unknown,
         Some(Ok(answer)) => Outcome::Known(answer),
         Some(Err(error)) => notes.failed(number, key, ask, &error),

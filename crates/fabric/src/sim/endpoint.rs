@@ -507,7 +507,7 @@ impl Fabric for SimEndpoint {
     fn store_when_settled(&self, at: RemoteAddr, word: u64) {
         let mark = self.posted();
         match self.is_settled(mark) {
-            true => self.world.memory(at.region()).store(at.offset(), word),
+            true => self.world.change(self.process, at, &word.to_le_bytes(), How::Store),
             false => self.world.process(self.process).left = Some((mark, at, word)),
         }
     }

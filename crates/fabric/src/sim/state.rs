@@ -328,7 +328,7 @@ impl Inner {
         let left = process.left.take_if(|left| oldest.is_none_or(|oldest| oldest >= left.0));
         drop(process);
         if let Some((_, at, word)) = left {
-            self.memory(at.region()).store(at.offset(), word);
+            self.change(id, at, &word.to_le_bytes(), How::Store);
         }
     }
 

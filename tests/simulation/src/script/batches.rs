@@ -59,12 +59,15 @@ pub(super) async fn operate(
     };
     let patience = patience(setting, random);
     let only_whether = random.borrow_mut().random_bool(0.1);
-    let done = match (writes, deletes) {
-        (true, false) => unless_dropped(client, patience, batch.put(client, &asks)).await,
-        (true, true) => unless_dropped(client, patience, batch.delete(client)).await,
-        _ if only_whether => unless_dropped(client, patience, batch.contains(client)).await,
-        _ => unless_dropped(client, patience, batch.get(client)).await,
+    let operates = async {
+        match (writes, deletes) {
+            (true, false) => batch.put(client, &asks).await,
+            (true, true) => batch.delete(client).await,
+            _ if only_whether => batch.contains(client).await,
+            _ => batch.get(client).await,
+        }
     };
+    let done = unless_dropped(client, patience, (setting, notes), operates).await;
     let answered = batch.answered.take();
     for (at, key) in keys.iter().enumerate().filter(|(at, _)| !answered[*at]) {
         let outcome = match &done {

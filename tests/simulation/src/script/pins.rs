@@ -33,7 +33,8 @@ pub(super) async fn operate(
     let called_ms = client.fabric().wall_ms();
     let patience = patience(setting, random);
     let name = key_name(key);
-    let pinned = unless_dropped(client, patience, own(client).pin(&name)).await;
+    let pins = own(client).pin(&name);
+    let pinned = unless_dropped(client, patience, (setting, notes), pins).await;
     let pinned = match pinned {
         None => return notes.returned(at, Outcome::Unknown),
         Some(Err(error)) => {

@@ -3,6 +3,9 @@
 //! When all clients rest, and all verbs that they have posted are over, none of them announces an
 //! operation, and each slab that one of them has taken out of use is in its hands: it goes on with
 //! it when it is used again. A client that then leaves has no slab any more.
+//!
+//! Meanwhile a client announces each operation that it has under way, also one that it has begun
+//! after others were dropped, and while the verbs of these settle.
 
 use loch_engines::Kv;
 use loch_engines::nessie::slab::{Chunk, Slab};
@@ -19,13 +22,18 @@ const LOOK_US: u64 = 50;
 /// Lets a client rest that has done its work, and looks at what it has left.
 pub(super) async fn rest(client: &Client, setting: &Setting, notes: &Notes) {
     let fabric = client.fabric();
+    client.leave();
     notes.resting.set(notes.resting.get() + 1);
     while notes.resting.get() < setting.clients || !fabric.is_settled(fabric.posted()) {
         fabric.pause(LOOK_US).await;
     }
+    // Its stores may be on their way.
+    fabric.pause(LOOK_US).await;
+    if announces(client, notes) {
+        return notes.absurd("a client that was left announces an operation".into());
+    }
     // As the client's thread does in its next round.
     let rests = own(client).come_to_rest().await;
-    // Its stores may be on their way.
     fabric.pause(LOOK_US).await;
     if rests.is_err() || announces(client, notes) {
         return notes.absurd("a client that rests announces an operation".into());
@@ -36,6 +44,13 @@ pub(super) async fn rest(client: &Client, setting: &Setting, notes: &Notes) {
     let lost = |(slab, chunk): &(Slab, Chunk)| is_closed(chunk) && !own(client).has_in_hand(*slab);
     if let Some(lost) = slabs_of(client, notes).into_iter().find(lost) {
         notes.absurd(format!("a client that rests has forgotten {lost:?}"));
+    }
+}
+
+/// Looks at the announcement of a client that may have operations under way.
+pub(super) fn look_at_work(client: &Client, notes: &Notes) {
+    if own(client).is_working() && !announces(client, notes) {
+        notes.absurd("a client that works announces no operation".into());
     }
 }
 

@@ -268,6 +268,11 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
+    /// Whether an operation is under way, and so announced.
+    pub fn is_working(&self) -> bool {
+        self.session.is_working()
+    }
+
     /// Called when nobody may use this client for long: grace periods then do not wait for it
     /// longer than for its verbs.
     pub fn leave(&self) {
