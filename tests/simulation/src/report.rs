@@ -5,7 +5,7 @@ use loch_history::{Answer, History, Operation, Outcome, Verdict, check, timeline
 use crate::watch::Slabs;
 
 /// The number of configurations that the search may look at for one history.
-pub const SEARCH_BUDGET: u64 = 16_000_000;
+pub const SEARCH_BUDGET: u64 = 2_000_000;
 /// The message of a search that may look no further: a failure, but no bug found.
 pub const BUDGET_SPENT: &str = "the search ran out of its budget";
 

@@ -37,6 +37,9 @@ pub struct Notes {
     values: RefCell<u64>,
     /// Versions that clients were told, by key: conditional PUTs ask for one of the last.
     versions: RefCell<BTreeMap<u64, Vec<u64>>>,
+    /// Operations whose futures were dropped, by process, with the mark up to which the process
+    /// had posted verbs by then.
+    dropped: RefCell<Vec<(ProcessId, usize, u64)>>,
     /// The clients that have done their work, and rest.
     resting: Cell<usize>,
     /// Keys that are never deleted, and have a value by now.
@@ -58,6 +61,7 @@ impl Notes {
             absurd: RefCell::default(),
             values: RefCell::new(1 << 20),
             versions: RefCell::default(),
+            dropped: RefCell::default(),
             resting: Cell::default(),
             stays: RefCell::default(),
             expiries: RefCell::default(),
@@ -168,6 +172,26 @@ impl Notes {
         self.absurd.borrow_mut().push(told);
     }
 
+    /// The future of an operation that a client had begun was dropped.
+    fn dropped(&self, client: &Client, at: usize) {
+        self.returned(at, Outcome::Unknown);
+        let fabric = client.fabric();
+        self.dropped.borrow_mut().push((fabric.process(), at, fabric.posted()));
+    }
+
+    /// Notes which operations take no effect from now on, because the verbs have settled that a
+    /// client had posted when their futures were dropped.
+    fn settle(&self, client: &Client) {
+        let (fabric, now) = (client.fabric(), self.world.now_ns());
+        self.dropped.borrow_mut().retain(|(process, at, mark)| {
+            let is_over = *process == fabric.process() && fabric.is_settled(*mark);
+            if is_over {
+                self.operations.borrow_mut()[*at].outcome = Outcome::UnknownUntil(now);
+            }
+            !is_over
+        });
+    }
+
     /// A process is fenced: none of its operations takes effect from now on.
     pub fn settled(&self, process: ProcessId) {
         let now = self.world.now_ns();
@@ -256,6 +280,7 @@ pub async fn work(
     let operations = (0..first + stays + ops as u64).map(|op| {
         let (client, setting, notes, random) = (&client, &setting, &notes, &random);
         async move {
+            notes.settle(client);
             if op < first {
                 fill(client, setting, op).await;
             } else if op < first + stays {
@@ -410,12 +435,11 @@ async fn operate(
         notes.touches(key, options);
     }
     let answered = answer(client, key, ask, options, setting, notes);
-    let outcome = match unless_dropped(client, patience, (setting, notes), answered).await {
-        None => Outcome::Unknown,
-        Some(Ok(answer)) => Outcome::Known(answer),
-        Some(Err(error)) => notes.failed(number, key, ask, &error),
-    };
-    notes.returned(at, outcome);
+    match unless_dropped(client, patience, (setting, notes), answered).await {
+        None => notes.dropped(client, at),
+        Some(Ok(answer)) => notes.returned(at, Outcome::Known(answer)),
+        Some(Err(error)) => notes.returned(at, notes.failed(number, key, ask, &error)),
+    }
     reconnect(client.fabric()).await;
 }
 

@@ -71,7 +71,10 @@ pub(super) async fn operate(
     let answered = batch.answered.take();
     for (at, key) in keys.iter().enumerate().filter(|(at, _)| !answered[*at]) {
         let outcome = match &done {
-            None => Outcome::Unknown,
+            None => {
+                notes.dropped(client, batch.called[at]);
+                continue;
+            }
             Some(Ok(())) => {
                 notes.absurd(format!("a batch did not answer for {key}"));
                 Outcome::Unknown
