@@ -269,14 +269,14 @@ impl NodeWatch {
 impl NodeServices {
     /// Starts the parts of a node whose cluster shares all memory.
     fn shared(own: Member, plan: &NodePlan, warm: bool) -> Result<Self> {
-        let (sessions, ended) = Sessions::restore(&own, false);
+        let (sessions, _) = Sessions::restore(&own, false);
         let sessions = Arc::new(sessions);
         let node = own.header.node as usize;
         let cluster = attach_peers(own.clone(), plan.cluster.clone());
         let scrubber = Scrubber::start(node, sessions.clone(), cluster)
             .map_err(Error::os("start a thread for", &own.socket))?;
         if warm {
-            scrubber.handle().ended(ended > 0);
+            scrubber.handle().ended(true);
         }
         let workers = if workers::are_needed(&own) {
             let latest_memory = Arc::<LatestMemory>::default();

@@ -2,10 +2,11 @@
 //!
 //! When a session ends, the chunks that it leased are released. If a chunk descriptor names an
 //! owner that was a session of this node and lives no more, the owner is dead. The scrubber reads
-//! the owners again each time, on all nodes, so a restart forgets nothing. After a *death* entries
-//! may have leaked too, and the scrubber scrubs the tables. It does the same for sessions that live
-//! and say that they have left something: an operation that was dropped, or that lost a connection.
-//! They ring the scrubber's bell. Between these works it goes on with the walks that remove what
+//! the owners again each time, on all nodes. After a *death* entries may have leaked too, and the
+//! scrubber scrubs the tables. It does the same for sessions that live and say that they have left
+//! something: an operation that was dropped, or that lost a connection. They ring the scrubber's
+//! bell. A node that starts with a region of before scrubs as well: the scrubber of that time may
+//! have ended before it had done what it knew of. Between these works it goes on with the walks that remove what
 //! has expired (`expiry.rs`).
 //!
 //! # Invariants
@@ -122,7 +123,7 @@ impl ScrubberHandle {
     /// A session of this node has ended, and its slot is free. `died` is set if its client did not
     /// end it.
     pub fn ended(&self, died: bool) {
-        // An event after the scrubber has stopped may be lost: the next start looks at everything.
+        // An event after the scrubber has stopped may be lost: the next start scrubs.
         self.tell(Event::Ended { died });
     }
 
@@ -150,9 +151,8 @@ impl Scrubber {
             cluster,
             stopping: stopping.clone(),
             release: false,
-            // The scrubber before this one may have ended in the middle of a scrub for sessions
-            // that live on, whose words it had taken back.
-            scrub: have_kept,
+            scrub: false,
+            // The scrubber before this one may have taken back the words of sessions that live on.
             have_left: have_kept,
             pause: SCRUB_INTERVAL,
             next_scrub: Instant::now(),
@@ -229,8 +229,7 @@ impl<E: Into<ScrubError>> From<E> for Halt {
 
 impl<C: ClusterAccess> ScrubberThread<C> {
     fn run(mut self, events: &Receiver<Event>) {
-        let now = Instant::now();
-        let (mut due, mut walks_due) = (self.scrub.then_some(now), Some(now + EXPIRY_PAUSE));
+        let (mut due, mut walks_due) = (None, Some(Instant::now() + EXPIRY_PAUSE));
         // Endpoints stay with their thread.
         let mut walks = None;
         while let Some(is_told) = self.wait(events, due.into_iter().chain(walks_due).min()) {

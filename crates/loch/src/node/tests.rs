@@ -170,6 +170,20 @@ fn what_a_session_has_left_is_scrubbed_although_the_node_stops_in_the_middle_of_
     assert_eq!(fabric.load(session_addr(home, slot)), Ok(incarnation));
 }
 
+/// The session's slot was free again, and the scrub for it had not come, when the node stopped.
+#[test]
+fn what_a_scrub_was_to_find_is_found_after_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(config(&dir)).unwrap();
+    let (_connection, client, SessionId { slot, .. }) = raw_client(&node);
+    std::mem::forget(block_on(client.reserve(b"lost", 100, Default::default())).unwrap());
+    node.stop();
+    client.fabric().store(session_addr(RegionId(0), slot), &[&[0; 16]]).unwrap();
+    let node = Node::start(config(&dir)).unwrap();
+    let table = Cluster::connect(node.socket()).unwrap().table("default").unwrap();
+    eventually("its entry is free", || table.check().unwrap().unshown == 0);
+}
+
 /// A node with a table of herd.
 fn serving(dir: &tempfile::TempDir) -> NodeConfig {
     serving_by("herd", dir)

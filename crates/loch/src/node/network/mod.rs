@@ -119,12 +119,12 @@ impl NodeServices {
         warm: bool,
         fabric: &impl NodeFabric,
     ) -> Result<Self> {
-        let (sessions, ended) = Sessions::restore(&own, true);
+        let (sessions, _) = Sessions::restore(&own, true);
         let sessions = Arc::new(sessions);
         let name = chosen.medium.name();
         let (control, scrubber) = start(network, name, own.clone(), sessions.clone(), fabric)?;
         if warm {
-            scrubber.handle().ended(ended > 0);
+            scrubber.handle().ended(true);
         }
         let workers = if workers::are_needed(&own) {
             let plane = control.plane();
