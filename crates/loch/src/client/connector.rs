@@ -100,7 +100,8 @@ impl<M: Medium> Links<M> for Arc<Connector<M>> {
     fn wait(&self, endpoint: &M::Endpoint) {
         self.mend(endpoint);
         if self.has_other_home() {
-            self.try_to(endpoint, self.attachment.home());
+            let home = self.attachment.home();
+            self.begin(&mut self.links()[home], endpoint, home);
         }
         std::thread::yield_now();
     }
@@ -268,9 +269,17 @@ impl<M: Medium> Connector<M> {
         line.as_ref().is_some_and(|line| !line.is_open())
     }
 
-    /// Begins to connect to a node, unless that is under way, or failed just now.
+    /// Begins to connect to a node, unless there is a connection by now: another thread may have
+    /// made it.
     fn try_to(&self, endpoint: &M::Endpoint, node: usize) {
         let link = &mut self.links()[node];
+        if !link.made || M::broken(endpoint).contains(&RegionId(node as u8)) {
+            self.begin(link, endpoint, node);
+        }
+    }
+
+    /// Begins to connect to a node, unless that is under way, or failed just now.
+    fn begin(&self, link: &mut Link<M>, endpoint: &M::Endpoint, node: usize) {
         let began = Instant::now();
         if link.under_way.is_some() || began < link.due {
             return;

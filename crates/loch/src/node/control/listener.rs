@@ -440,19 +440,21 @@ impl InboundLink<'_> {
                 return reply_to_ending(registry.fence(link_id, &callers));
             }
             ControlRequest::Connect { caller, connect } => {
-                // Not before: the node may refuse this one, and be started fresh then.
-                self.plane.members.meet(home, hello);
                 match registry.admit(link_id, caller, &connect) {
-                    Ok(answer) => ControlReply::Connected { answer },
+                    Ok(answer) => {
+                        // Not before: the node may refuse this one, and be started fresh then.
+                        self.plane.members.meet(home, hello);
+                        ControlReply::Connected { answer }
+                    }
                     Err(refused) => ControlReply::Refused(refused),
                 }
             }
             ControlRequest::Ask(question) => {
                 self.plane.ask_own(question).map_or_else(ControlReply::Refused, ControlReply::Told)
             }
-            ControlRequest::Ping { sessions_taken } => {
-                self.plane.members.count_sessions(home, sessions_taken);
-                ControlReply::Pong { sessions_taken: self.plane.members.sessions_taken() }
+            ControlRequest::Ping(state) => {
+                self.plane.members.heard(home, state);
+                ControlReply::Pong(self.plane.members.own_state())
             }
         };
         Some(told)
