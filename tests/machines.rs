@@ -655,6 +655,9 @@ fn two_hosts_over_tcp_are_a_cluster_that_outlives_its_processes() {
         let [here, there] = [host, 3 - host].map(doctor);
         assert!(here.0 == Some(1) && here.1.contains("no node runs at this address"), "{here:?}");
         assert!(there.0 == Some(1) && there.1.contains("it refuses connections"), "{there:?}");
+        let stats = loch(3 - host, &["stats"]).output().expect("ip is there");
+        let shows_it = String::from_utf8_lossy(&stats.stdout).contains("down");
+        assert!(stats.status.code() == Some(3) && shows_it, "{stats:?}");
         nodes[host - 1] = serve(host);
         (1..=HOSTS).for_each(are_there);
     }

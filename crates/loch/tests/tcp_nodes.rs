@@ -305,6 +305,19 @@ fn nodes_that_are_started_fresh_one_after_the_other_meet_with_their_new_memory()
     });
 }
 
+#[test]
+fn a_region_that_is_deleted_on_another_host_is_told_of() {
+    let pair = Pair::new("nessie");
+    let [_a, _b] = pair.start_both();
+    wait_for("the table", || pair.try_table_at(0).ok());
+    let cluster = Cluster::connect(socket_of(pair.dir.path(), 0)).unwrap();
+    let are_deleted =
+        || cluster.info().nodes.iter().map(|it| it.region_deleted).collect::<Vec<_>>();
+    assert_eq!(are_deleted(), [false, false]);
+    pair.forget(1);
+    wait_for("the other node to hear of it", || (are_deleted() == [false, true]).then_some(()));
+}
+
 /// A key of such a table belongs to one node, with its slots and its entry.
 #[test]
 fn a_node_without_its_memory_is_let_in_where_only_its_own_index_names_its_entries() {

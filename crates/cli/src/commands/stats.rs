@@ -51,8 +51,8 @@ struct Stats<'a> {
 struct TableStats<'a> {
     #[serde(flatten)]
     info: &'a TableInfo,
-    /// Entries in use, over all nodes.
-    entries: u64,
+    /// Entries in use, over all nodes; `None` if a node could not be asked.
+    entries: Option<u64>,
     /// Values that were evicted, and that had expired and were removed, over all nodes; `None` if
     /// there may be some that the table does not count.
     evicted: Option<u64>,
@@ -72,10 +72,14 @@ struct NodeUsage<'a> {
 pub fn run(args: &StatsArgs) -> Result<Answer> {
     let cluster = args.cluster.connect(Access::Read)?;
     let info = cluster.info();
-    let mut tables = Vec::new();
+    let (mut tables, mut failure) = (Vec::new(), None);
     for table in &info.tables {
-        let usage = cluster.table(&table.name).and_then(|t| t.usage());
-        let usage = usage.with_context(|| format!("cannot look at table {:?}", table.name))?;
+        // What stands in the way of one table stands in that of most.
+        let usage = failure.is_none().then(|| cluster.table(&table.name).and_then(|t| t.usage()));
+        let usage = usage.transpose().unwrap_or_else(|error| {
+            failure = Some((&table.name, error));
+            None
+        });
         tables.push(TableStats::new(table, &info.nodes, usage));
     }
     let home = info.nodes.get(info.home).map_or("", |node| &node.name);
@@ -86,7 +90,12 @@ pub fn run(args: &StatsArgs) -> Result<Answer> {
     } else {
         output::line(&stats.in_words())?;
     }
-    Ok(Answer::Done)
+    match failure {
+        None => Ok(Answer::Done),
+        Some((table, error)) => {
+            Err(error).with_context(|| format!("cannot look at table {table:?}"))
+        }
+    }
 }
 
 impl Stats<'_> {
@@ -136,15 +145,19 @@ pub(super) fn deleted_region(node: &NodeInfo) -> Option<String> {
     node.region_deleted.then(|| {
         format!(
             "the region file of node {:?} was deleted: the data ends with the node and its clients; \
-             copy it to another node, or start this node again to begin empty",
+             copy what is needed elsewhere before the node ends (docs/operations.md: A node that \
+             lost its memory)",
             node.name
         )
     })
 }
 
 impl<'a> TableStats<'a> {
-    fn new(info: &'a TableInfo, nodes: &'a [NodeInfo], usage: Vec<Usage>) -> Self {
-        let entries = usage.iter().map(|usage| usage.entries).sum();
+    /// Without `usage`, nothing is known but what was declared.
+    fn new(info: &'a TableInfo, nodes: &'a [NodeInfo], usage: Option<Vec<Usage>>) -> Self {
+        let is_known = usage.is_some();
+        let usage = usage.unwrap_or_default();
+        let entries = is_known.then(|| usage.iter().map(|usage| usage.entries).sum());
         let of_node = |(node, usage): (&'a NodeInfo, Usage)| NodeUsage { node: &node.name, usage };
         let is_counted = usage.iter().any(|usage| usage.forgotten.is_some());
         let sum = |count: fn(&ForgottenOf) -> u64| {
@@ -154,7 +167,7 @@ impl<'a> TableStats<'a> {
         Self {
             info,
             entries,
-            evicted: (is_counted || !info.evicts).then(|| sum(|of| of.evicted)),
+            evicted: (is_counted || is_known && !info.evicts).then(|| sum(|of| of.evicted)),
             expired: is_counted.then(|| sum(|of| of.expired)),
             usage: nodes.iter().zip(usage).map(of_node).collect(),
         }
@@ -180,10 +193,10 @@ impl<'a> TableStats<'a> {
             ),
         };
         format!(
-            "table {:?}: engine {}{work}{cache}, {} entries in {} slots{buckets}, values up to {}{grain}{}",
+            "table {:?}: engine {}{work}{cache}, {}{} slots{buckets}, values up to {}{grain}{}",
             info.name,
             info.engine,
-            self.entries,
+            self.entries.map_or_else(String::new, |entries| format!("{entries} entries in ")),
             self.index_slots(),
             rounded(info.value_bytes_max),
             self.forgotten()
@@ -192,6 +205,9 @@ impl<'a> TableStats<'a> {
 
     /// The slots of the index, with those that it has got since it was made.
     fn index_slots(&self) -> u64 {
+        if self.entries.is_none() {
+            return self.info.index_slots;
+        }
         let now: u64 = self.usage.iter().map(|of_node| of_node.usage.index_bytes).sum();
         let slots = u128::from(self.info.index_slots) * u128::from(now);
         (slots / u128::from(self.info.index_bytes.max(1))) as u64
@@ -247,7 +263,7 @@ mod tests {
                 grain_bytes,
                 evicts: false,
             };
-            TableStats::new(&info, &[], Vec::new()).declaration()
+            TableStats::new(&info, &[], Some(Vec::new())).declaration()
         };
         for usual in [0, GRAIN_BYTES] {
             assert!(!declaration(usual).contains("units"), "{}", declaration(usual));

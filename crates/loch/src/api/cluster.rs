@@ -56,9 +56,8 @@ pub struct NodeInfo {
     pub socket: PathBuf,
     /// Whether the node's process is up. Its memory can be used even if it is not.
     pub up: bool,
-    /// Whether the node's region file was deleted, as far as this client can see: it sees the nodes
-    /// of its host. The node and its clients go on, but the data ends with them: a node that starts
-    /// again begins empty.
+    /// Whether the node's region file was deleted: of another host, as the node told last. The node
+    /// and its clients go on, but the data ends with them.
     pub region_deleted: bool,
     /// The bytes of the node's region.
     pub region_bytes: u64,
@@ -191,7 +190,7 @@ impl Cluster {
             sessions: node.client_sessions(),
             sessions_taken: self.nodes.sessions_taken(number, node).unwrap_or(0),
             up: self.nodes.is_up(number),
-            region_deleted: self.nodes.is_deleted(node),
+            region_deleted: self.nodes.is_deleted(number, node),
         };
         // An unknown node keeps its number.
         let nodes = memory.nodes.iter().enumerate();

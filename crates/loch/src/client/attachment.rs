@@ -141,6 +141,11 @@ impl Attachment {
         Some(self.facts_of(number)?.sessions_taken)
     }
 
+    /// Whether the file of a node's region was deleted, as far as the home node knows.
+    pub fn is_deleted(&self, number: usize) -> bool {
+        self.facts_of(number).is_some_and(|facts| facts.region_deleted)
+    }
+
     /// The fabric, and why it is that one.
     pub fn fabric(&self) -> (FabricKind, String) {
         let state = self.state();

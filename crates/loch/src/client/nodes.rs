@@ -120,10 +120,14 @@ impl Nodes {
         }
     }
 
-    /// Returns whether a node's region file was deleted, as far as this process can see.
-    pub fn is_deleted(&self, node: &Member) -> bool {
-        // The memory of nodes inside this process has no file.
-        matches!(self, Self::Attached(_)) && node.is_deleted()
+    /// Returns whether the file of a node's region was deleted, as far as is known.
+    pub fn is_deleted(&self, number: usize, node: &Member) -> bool {
+        match self {
+            Self::Attached(_) if node.mapped().is_some() => node.is_deleted(),
+            Self::Attached(attachment) => attachment.is_deleted(number),
+            // The memory of nodes inside this process has no file.
+            Self::Embedded(_) => false,
+        }
     }
 
     /// The number of a node's client session slots that are taken, if it is known.

@@ -18,6 +18,8 @@ pub(crate) struct MemberFacts {
     pub up: bool,
     /// The node's session slots that were taken when it last told.
     pub sessions_taken: u32,
+    /// Whether the file of the node's region was deleted, as it told last.
+    pub region_deleted: bool,
 }
 
 /// Decodes hexadecimal. Returns `None` if the text is not hexadecimal.

@@ -205,7 +205,7 @@ impl Server {
             tracing::error!(
                 region = %region.path.display(),
                 "the region file was deleted or renamed: the data ends with this node and its \
-                 clients, and a node that starts again begins empty"
+                 clients"
             );
             self.region_watch = None;
         }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use zerocopy::IntoBytes;
 
 use super::channel::LinkError;
-use super::messages::Hello;
+use super::messages::{Hello, NodeState};
 use crate::Result;
 use crate::layout::memory::{Member, check_member};
 use crate::session::wire::{Code, MemberFacts, Refused, Reply};
@@ -26,7 +26,8 @@ struct Known {
     /// The node's region, as its last hello described it.
     member: Option<Member>,
     up: bool,
-    sessions_taken: u32,
+    /// What it has told last.
+    state: NodeState,
     /// Why the node is not up.
     why: Option<LinkError>,
 }
@@ -109,7 +110,9 @@ impl Members {
             return;
         }
         tracing::info!(node, name = hello.name, "a node of the cluster is up");
-        *known = Known { member, up: true, sessions_taken: known.sessions_taken, why: None };
+        // It may have a new region.
+        let state = NodeState { region_deleted: false, ..known.state };
+        *known = Known { member, up: true, state, why: None };
     }
 
     /// From now on clients of a node whose hello was checked may be let in.
@@ -129,13 +132,17 @@ impl Members {
         (known.up, known.why) = (false, Some(why));
     }
 
-    pub(super) fn count_sessions(&self, node: usize, taken: u32) {
-        self.nodes()[node].sessions_taken = taken;
+    /// A node has told its state.
+    pub(super) fn heard(&self, node: usize, state: NodeState) {
+        self.nodes()[node].state = state;
     }
 
-    /// The number of this node's session slots that are taken.
-    pub(super) fn sessions_taken(&self) -> u32 {
-        self.own.client_sessions_taken().unwrap_or(0)
+    /// What this node tells the others of itself.
+    pub(super) fn own_state(&self) -> NodeState {
+        NodeState {
+            sessions_taken: self.own.client_sessions_taken().unwrap_or(0),
+            region_deleted: self.own.is_deleted(),
+        }
     }
 
     /// The nodes that are up, as far as is known.
@@ -171,7 +178,8 @@ impl Members {
             header: hex(member.header.as_bytes()),
             directory: hex(member.tables.as_bytes()),
             up: known.up,
-            sessions_taken: taken.unwrap_or(known.sessions_taken),
+            sessions_taken: taken.unwrap_or(known.state.sessions_taken),
+            region_deleted: member.is_deleted() || known.state.region_deleted,
         })
     }
 

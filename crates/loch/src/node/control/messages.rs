@@ -20,6 +20,16 @@ use serde_json::Value;
 use crate::node::control_client::Caller;
 use crate::session::wire::{Connect, Question, Refused, Told};
 
+/// What a node tells of itself now and then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NodeState {
+    /// The session slots that are taken.
+    pub sessions_taken: u32,
+    /// Whether the file of the node's region was deleted.
+    pub region_deleted: bool,
+}
+
 /// A request of the node that dialed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -38,7 +48,7 @@ pub(super) enum ControlRequest {
     /// Asks who the acceptor is, in place of hello, for somebody who is no node.
     Probe {},
     /// Shows that the dialer is up.
-    Ping { sessions_taken: u32 },
+    Ping(NodeState),
 }
 
 /// A reply of the node that was dialed.
@@ -58,7 +68,7 @@ pub(super) enum ControlReply {
     /// Tells which node answers, and lets in a connection that may READ while the link lives.
     Probed { hello: Hello, answer: Value },
     /// Shows that the acceptor is up.
-    Pong { sessions_taken: u32 },
+    Pong(NodeState),
     /// The request was refused.
     Refused(Refused),
 }

@@ -249,10 +249,10 @@ impl PeerWorker {
     }
 
     fn ping(&mut self) {
-        let own = self.plane.members.sessions_taken();
-        match self.ask(&ControlRequest::Ping { sessions_taken: own }, ASK_TIMEOUT) {
-            Some(ControlReply::Pong { sessions_taken }) => {
-                self.plane.members.count_sessions(self.node, sessions_taken);
+        let own = self.plane.members.own_state();
+        match self.ask(&ControlRequest::Ping(own), ASK_TIMEOUT) {
+            Some(ControlReply::Pong(state)) => {
+                self.plane.members.heard(self.node, state);
                 // The pause is reset only here: links that break at once are also made ever more
                 // slowly.
                 self.pause = REDIAL_PAUSE;

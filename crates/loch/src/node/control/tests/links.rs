@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::super::channel::LinkError;
 use super::super::credentials::{Credentials, derive};
 use super::super::link::{self, Link};
-use super::super::messages::ControlRequest;
+use super::super::messages::{ControlRequest, NodeState};
 use super::certificates::{Authority, certificates};
 use super::rig::secret;
 
@@ -37,7 +37,7 @@ pub fn link(
 }
 
 pub fn ping(sessions_taken: u32) -> ControlRequest {
-    ControlRequest::Ping { sessions_taken }
+    ControlRequest::Ping(NodeState { sessions_taken, region_deleted: false })
 }
 
 /// The dialer runs `says`; the result is the acceptor's.
