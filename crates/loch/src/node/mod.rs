@@ -144,7 +144,7 @@ impl Node {
         if let Some(network) = plan.network.take() {
             return network::start_node(&config, &plan, network);
         }
-        let (listener, region, pages) = prepare(&plan, config.ephemeral)?;
+        let (listener, region, pages) = prepare(&plan)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let services = NodeServices::shared(own, &plan, region.warm)?;
         Self::serve(&config, &plan, listener, region, pages, services)
@@ -191,7 +191,7 @@ impl Node {
             .map_err(Error::os("start a thread for", &plan.socket))?;
         Ok(Self {
             socket: plan.socket.clone(),
-            ephemeral: config.ephemeral,
+            ephemeral: plan.ephemeral,
             warm,
             pages,
             stop,
@@ -312,7 +312,7 @@ impl Drop for Node {
 
 /// Makes socket and region. The socket comes first: if another node has it, the region is not
 /// touched. Clients that connect meanwhile are told that the node prepares its memory.
-fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, Pages)> {
+fn prepare(plan: &NodePlan) -> Result<(Listener, OwnedRegion, Pages)> {
     plan.plan.tell_what_is_left_out();
     check_private(slice::from_ref(&plan.plan), host_bytes())?;
     region::check_space(&plan.region, plan.plan.header.region_bytes)?;
@@ -328,8 +328,9 @@ fn prepare(plan: &NodePlan, ephemeral: bool) -> Result<(Listener, OwnedRegion, P
             }
         };
         let mut region = region::acquire(&plan.region, &plan.plan, &tell)?;
-        // A start that fails keeps data that was there before.
-        region.in_vain = ephemeral && !region.warm;
+        // A start that fails or is stopped keeps data that was there before. A region that it made
+        // itself has no data, and would hold its memory and refuse other configurations.
+        region.in_vain = !region.warm;
         // Entered now, pages need not be entered by the kernel at an access.
         let pages = region.region.populate_watched(&tell).ok_or(Error::StartStopped)?;
         tracing::info!(

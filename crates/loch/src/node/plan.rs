@@ -23,6 +23,8 @@ pub(crate) struct NodePlan {
     pub workers: WorkerPlan,
     /// The node's place in the network, if its memory is reached over one.
     pub network: Option<Network>,
+    /// Whether the region ends with the node.
+    pub ephemeral: bool,
     /// Set from outside if the start is to end early.
     pub stop: Arc<AtomicBool>,
 }
@@ -54,6 +56,7 @@ impl NodePlan {
             plan,
             workers,
             network: None,
+            ephemeral: config.ephemeral,
             stop: Arc::default(),
             region: std::path::absolute(config.region_path())
                 .map_err(Error::os("resolve", &config.region_path()))?,
@@ -74,6 +77,7 @@ impl NodePlan {
             socket,
             cluster: network.addresses().iter().map(PathBuf::from).collect(),
             network: Some(network),
+            ephemeral: config.ephemeral,
             stop: Arc::default(),
         })
     }

@@ -53,8 +53,8 @@ pub(super) struct OwnedRegion {
     /// The descriptors that clients get: not the one with the lock.
     pub writable: File,
     pub readable: File,
-    /// Whether the region was made by a start that is not over. If the start fails, the file is
-    /// removed.
+    /// Whether the region was made by a start that is not over, and no client has been let in. If
+    /// the start fails or is stopped, the file is removed.
     pub in_vain: bool,
     /// The descriptor with the lock: invariant 2.
     lock: File,
@@ -191,12 +191,12 @@ fn create(path: &Path, plan: &Plan, on_progress: OnProgress<'_>) -> Result<Optio
         made => made.map_err(of_region(path))?,
     };
     // The name may be that of another file by now, so the descriptor is opened again.
-    let file = reopen(region.fd(), &new, true)?;
+    let file = reopen(region.fd(), &new, true).inspect_err(|_| remove_unfinished(&region, &new))?;
     // Before the lock is held another node may take the file for a dead node's and remove it.
     if !lock(&file, &new)? {
         return Ok(None);
     }
-    format(&region, plan)?;
+    format(&region, plan).inspect_err(|_| remove_unfinished(&region, &new))?;
     let here = rustix::fs::CWD;
     match rustix::fs::renameat_with(here, &new, here, path, RenameFlags::NOREPLACE) {
         Ok(()) => own(path, file, region, false).map(Some),
@@ -205,10 +205,19 @@ fn create(path: &Path, plan: &Plan, on_progress: OnProgress<'_>) -> Result<Optio
             Ok(None)
         }
         Err(error) => {
-            // The error is returned. The next start removes a file that stays.
-            let _ = std::fs::remove_file(&new);
+            remove_unfinished(&region, &new);
             Err(Error::os("rename", &new)(error))
         }
+    }
+}
+
+/// Removes the file of a region that cannot be finished. The caller has the error that matters, and
+/// the next start removes a file that stays.
+fn remove_unfinished(region: &Region, new: &Path) {
+    let there = std::fs::symlink_metadata(new).ok().map(|there| (there.dev(), there.ino()));
+    let ours = rustix::fs::fstat(region.fd()).ok().map(|ours| (ours.st_dev, ours.st_ino));
+    if there.is_some() && there == ours {
+        let _ = std::fs::remove_file(new);
     }
 }
 

@@ -73,6 +73,7 @@ fn a_node_that_is_stopped_while_it_prepares_its_memory_leaves_what_was_there() {
         assert!(!config.socket.exists());
     };
     stopped();
+    assert!(!config.region_path().exists(), "the memory is free, and any configuration may follow");
     let node = Node::start(config.clone()).unwrap();
     Cluster::connect(node.socket()).unwrap().table("default").unwrap().put(b"k", b"v").unwrap();
     node.stop();
@@ -81,6 +82,29 @@ fn a_node_that_is_stopped_while_it_prepares_its_memory_leaves_what_was_there() {
     assert!(node.is_warm());
     let table = Cluster::connect(node.socket()).unwrap().table("default").unwrap();
     assert_eq!(table.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+/// The next start with another configuration was refused because of a region without any data.
+#[test]
+fn a_start_that_fails_removes_the_region_that_it_has_made_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    std::fs::write(&log, "no folder").unwrap();
+    let text = format!("engine = 'pilaf'\nlog = {:?}", log.display());
+    let tables = vec![TableConfig::from_toml(&text).unwrap()];
+    let config = NodeConfig { tables, ..config(&dir) };
+    let fails = || {
+        let failed = Node::start(config.clone());
+        assert!(matches!(failed.err(), Some(Error::WorkerFailed { .. })));
+    };
+    fails();
+    assert!(!config.region_path().exists());
+    std::fs::remove_file(&log).unwrap();
+    Node::start(config.clone()).unwrap().stop();
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::write(&log, "no folder").unwrap();
+    fails();
+    assert!(config.region_path().exists(), "it may have data");
 }
 
 #[test]

@@ -23,6 +23,7 @@ use crate::node::control_client::{Caller, ControlClient};
 use crate::node::plan::NodePlan;
 #[cfg(feature = "verbs")]
 use crate::node::plan::encrypted_verbs;
+use crate::node::region::OwnedRegion;
 use crate::node::scrubber::{ClusterAccess, Scrubber};
 use crate::node::sessions::Sessions;
 use crate::node::workers::transport::NodeTransport;
@@ -102,10 +103,10 @@ impl Node {
         (network, chosen): (Network, Chosen),
         fabric: impl FnOnce(&Member) -> Result<M>,
     ) -> Result<Self> {
-        let (listener, region, pages) = prepare(plan, config.ephemeral)?;
+        let (listener, mut region, pages) = prepare(plan)?;
         let own = read(&config.name, &plan.socket, &region)?;
         let fabric = fabric(&own)?;
-        let services = NodeServices::networked((network, chosen), own, plan, region.warm, &fabric)?;
+        let services = NodeServices::networked((network, chosen), own, plan, &mut region, &fabric)?;
         Self::serve(config, plan, listener, region, pages, services)
     }
 }
@@ -116,14 +117,16 @@ impl NodeServices {
         (network, chosen): (Network, Chosen),
         own: Member,
         plan: &NodePlan,
-        warm: bool,
+        region: &mut OwnedRegion,
         fabric: &impl NodeFabric,
     ) -> Result<Self> {
         let (sessions, _) = Sessions::restore(&own, true);
         let sessions = Arc::new(sessions);
         let name = chosen.medium.name();
         let (control, scrubber) = start(network, name, own.clone(), sessions.clone(), fabric)?;
-        if warm {
+        // The control plane lets clients of other nodes in, and the region may have their data.
+        region.in_vain &= plan.ephemeral;
+        if region.warm {
             scrubber.handle().ended(true);
         }
         let workers = if workers::are_needed(&own) {
