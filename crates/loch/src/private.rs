@@ -78,6 +78,11 @@ enum Kind {
 /// Opens the file at `path` for reading and writing. Returns `None` if there is no file. `field` is
 /// the configuration key of the file.
 ///
+/// The bit of a folder in which all users make files, such as `/tmp`.
+const STICKY: u32 = 0o1000;
+/// The remedy for a folder that others use by right: to close or to remove it would break the host.
+const LEAVE_IT: &str = "leave it as it is, and give another socket (`--socket` or LOCH_SOCKET), or \
+                        set XDG_RUNTIME_DIR to a folder of this user alone";
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].
 pub(crate) fn open(path: &Path, field: &'static str) -> Result<Option<File>> {
@@ -150,14 +155,23 @@ pub(crate) fn make_folders(path: &Path) -> Result<()> {
     made.map_err(Error::os("make", path))
 }
 
-/// Checks a folder that the environment names; links are allowed.
+/// Checks the folder for sockets that the variable XDG_RUNTIME_DIR names; links are allowed.
 ///
 /// # Errors
 /// [`Error::NotPrivate`] if another user may put a file into it;
 /// [`Error::Os`].
-pub(crate) fn check_folder(path: &Path, field: &'static str) -> Result<()> {
+pub(crate) fn check_runtime_folder(path: &Path) -> Result<()> {
     let there = std::fs::metadata(path).map_err(Error::os("stat", path))?;
-    check(&there, Kind::Folder, path, field, OTHERS_WRITE)
+    let checked = check(&there, Kind::Folder, path, "XDG_RUNTIME_DIR", OTHERS_WRITE);
+    let is_for_others = !is_own(there.uid()) || there.mode() & STICKY != 0;
+    checked.map_err(|error| match error {
+        Error::NotPrivate { path, owner, mode, problem, remedy } => {
+            let remedy = if is_for_others { LEAVE_IT.into() } else { remedy };
+            let problem = format!("XDG_RUNTIME_DIR names it for sockets, and {problem}");
+            Error::NotPrivate { path, owner, mode, problem, remedy }
+        }
+        other => other,
+    })
 }
 
 /// Checks the file in the place of a new socket. Only a socket of this user may be replaced.
@@ -495,6 +509,23 @@ mod tests {
         assert!(error.to_string().contains("no regular file"), "{error}");
         // Root may use the files of any user, so this test needs root to make another user's file.
         private_file(&path);
+    /// As root the advice to close or to remove `/tmp` would break the host.
+    #[test]
+    fn a_folder_of_all_users_is_named_as_the_runtime_folder_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let with_mode = |mode| {
+            std::fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+            check_runtime_folder(dir.path()).unwrap_err().to_string()
+        };
+        let shared = with_mode(0o1777);
+        for word in ["XDG_RUNTIME_DIR", "--socket", "LOCH_SOCKET"] {
+            assert!(shared.contains(word), "{shared}");
+        }
+        assert!(!shared.contains("chmod") && !shared.contains("remove"), "{shared}");
+        let own = with_mode(0o777);
+        assert!(own.contains("XDG_RUNTIME_DIR") && own.contains("chmod 700"), "{own}");
+    }
+
         let owner = if user() == ROOT { 4711 } else { user() };
         std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
         check_passed(&file, owner, socket).unwrap();

@@ -349,7 +349,7 @@ pub(crate) fn prepare_folder(path: &Path, field: &'static str) -> Result<()> {
             path: folder.into(),
             cause: format!("{problem}; make it, or choose another {field}"),
         }),
-        None if is_runtime => private::check_folder(folder, field),
+        None if is_runtime => private::check_runtime_folder(folder),
         None => Ok(()),
     }
 }
