@@ -172,7 +172,8 @@ fn a_gateway_takes_its_password_from_the_environment() {
         run(command.args(flags), b"")
     };
     for trivial in ["", "seven b"] {
-        refused(trivial, &[]).expect(2, &["password", "8 to 1024"]);
+        refused(trivial, &[]).expect(2, &["LOCH_PASSWORD", "8 to 1024"]);
     }
+    refused("swordfish\nswordfish", &[]).expect(2, &["LOCH_PASSWORD", "line end"]);
     refused("swordfish", &["--no-password"]).expect(2, &["--no-password", "LOCH_PASSWORD"]);
 }

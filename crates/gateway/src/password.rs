@@ -12,7 +12,7 @@ use crate::limits::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN};
 pub enum PasswordSource {
     /// It is the first line of this file.
     File(PathBuf),
-    /// It was given.
+    /// It was given: by the variable `LOCH_PASSWORD` at the command line.
     Given(Vec<u8>),
 }
 
@@ -25,7 +25,15 @@ impl Password {
     pub fn read(source: &PasswordSource) -> Result<Self, Error> {
         let wrong = |problem: String| Error::Password { problem };
         let mut bytes = match source {
-            PasswordSource::Given(bytes) => bytes.clone(),
+            PasswordSource::Given(bytes) => {
+                // The variable may have been set from a file, whose line ends.
+                let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                if line.iter().any(is_line_end) {
+                    return Err(wrong(format!("{source} has a line end in its middle")));
+                }
+                line.to_vec()
+            }
             PasswordSource::File(path) => {
                 let mut bytes = Vec::new();
                 // The longest password, and the end of its line.
@@ -35,13 +43,13 @@ impl Password {
                 bytes
             }
         };
-        let end = bytes.iter().position(|byte| b"\r\n".contains(byte)).unwrap_or(bytes.len());
+        let end = bytes.iter().position(is_line_end).unwrap_or(bytes.len());
         bytes.truncate(end);
         let allowed = PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX;
         if !allowed.contains(&bytes.len()) {
             let (has, least, most) = (bytes.len(), allowed.start(), allowed.end());
             return Err(wrong(format!(
-                "its line has {has} bytes, a password has {least} to {most}: make one with \
+                "{source} has {has} bytes, a password has {least} to {most}: make one with \
                  `openssl rand -hex 24`"
             )));
         }
@@ -54,6 +62,20 @@ impl Password {
             differs |= usize::from(byte ^ given.get(at).copied().unwrap_or(!byte));
         }
         std::hint::black_box(differs) == 0
+    }
+}
+
+fn is_line_end(byte: &u8) -> bool {
+    b"\r\n".contains(byte)
+}
+
+/// The place of the password, for messages.
+impl fmt::Display for PasswordSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "the first line of {}", path.display()),
+            Self::Given(_) => f.write_str("the variable LOCH_PASSWORD"),
+        }
     }
 }
 
@@ -106,13 +128,32 @@ mod tests {
     /// A gateway compares more than a million guesses in a second.
     #[test]
     fn a_password_is_not_guessed_at_once_and_not_endless() {
-        for short in ["", "\nswordfish", "a", "1234567"] {
+        for short in ["", "\n", "a", "1234567"] {
             let error = given(short).unwrap_err().to_string();
-            assert!(error.contains("8 to 1024") && error.contains("openssl"), "{error}");
+            for word in ["LOCH_PASSWORD", "8 to 1024", "openssl"] {
+                assert!(error.contains(word), "{error}");
+            }
         }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "\nswordfish").unwrap();
+        let named = file.path().display().to_string();
+        let error = Password::read(&PasswordSource::File(file.path().to_owned())).unwrap_err();
+        assert!(error.to_string().contains(&named), "{error}");
         assert!(given("foobared").unwrap().is(b"foobared"));
         assert!(given(&"x".repeat(PASSWORD_BYTES_MAX)).is_ok());
         assert!(given(&"x".repeat(PASSWORD_BYTES_MAX + 1)).is_err());
+    }
+
+    /// The first of several lines was the password, and the rest was left out without a word.
+    #[test]
+    fn a_variable_is_one_line() {
+        for ended in ["swordfish\n", "swordfish\r\n"] {
+            assert!(given(ended).unwrap().is(b"swordfish"), "{ended:?}");
+        }
+        for lines in ["swordfish\nswordfish", "swordfish\n\n", "\nswordfish", "sword\rfish"] {
+            let error = given(lines).unwrap_err().to_string();
+            assert!(error.contains("LOCH_PASSWORD") && error.contains("line end"), "{error}");
+        }
     }
 
     #[test]
