@@ -350,6 +350,9 @@ fn a_worker_that_cannot_be_bound_keeps_the_node_from_starting() {
     let host = Host::new();
     let workers = WorkersConfig { cores: vec![1000], ..WorkersConfig::default() };
     let config = NodeConfig { workers, ..config(&host, "a", table("herd")) };
-    let error = Node::start(config).err().expect("there is no such processor").to_string();
-    assert!(error.contains("processor 1000"), "{error}");
+    let error = Node::start(config.clone()).err().expect("there is no such processor");
+    assert!(matches!(&error, Error::Config { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("workers: cores") && text.contains("processor 1000"), "{text}");
+    assert!(!config.region_path().exists(), "no memory was prepared");
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use loch_engines::engine::LogConfig;
 
+use super::{NotBound, bind};
 use crate::limits::WORKER_SLEEP_MAX_US;
 use crate::node::registered::TableFunctions;
 use crate::{Error, Result, TableConfig, WorkersConfig};
@@ -34,6 +35,9 @@ impl WorkerPlan {
             let problem = format!("there is no processor {core}: a host has up to {CORES_MAX}");
             return Err(Error::config("workers: cores", problem));
         }
+        if let Some(problem) = cores.iter().find_map(|core| cannot_be_bound(*core)) {
+            return Err(Error::config("workers: cores", problem));
+        }
         let log = |table: &TableConfig| {
             let LogConfig { folder, sync } = table.engine.log()?;
             let absolute = std::path::absolute(&folder).map_err(Error::os("resolve", &folder));
@@ -46,6 +50,17 @@ impl WorkerPlan {
         let functions = functions.collect::<Result<_>>()?;
         Ok(Self { waiting: waiting.clone(), logs, functions })
     }
+}
+
+/// Tries a processor with a thread that ends at once: the node's own thread stays where it is.
+fn cannot_be_bound(core: u16) -> Option<String> {
+    let tried = std::thread::spawn(move || bind(core)).join().expect("a system call returns");
+    tried.err().map(|NotBound { core, cause }| {
+        format!(
+            "a worker cannot run on processor {core} ({cause}): name processors that are here and \
+             that this process may use"
+        )
+    })
 }
 
 /// Checks that each log has a folder of its own. A lock keeps other nodes away.
