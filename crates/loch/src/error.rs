@@ -426,9 +426,7 @@ pub enum Error {
     },
     /// The process at the other side of the socket is another user's.
     #[error(
-        "{socket} is served by user {theirs}, this process is user {ours}: run it as user {theirs}, \
-         or choose another socket; root attaches to another user's node only where nobody but them \
-         can make files, in all folders of the path",
+        "{socket} is served by user {theirs}, this process is user {ours}: {remedy}",
         socket = .socket.display()
     )]
     ForeignUser {
@@ -438,6 +436,8 @@ pub enum Error {
         ours: u32,
         /// The user id of the other side.
         theirs: u32,
+        /// The remedy.
+        remedy: String,
     },
     /// A worker of the node has failed, and therefore the node stops.
     #[error("worker {worker} of table {table:?} failed: {what}")]

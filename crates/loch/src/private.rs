@@ -43,6 +43,19 @@ pub(crate) fn stands_for_others(uid: u32) -> bool {
     *OVERFLOW == Some(uid)
 }
 
+/// Says so if a user's number may be that of any of several users: then their names help nobody.
+pub(crate) fn unnumbered(uid: u32) -> Option<String> {
+    stands_for_others(uid).then(|| in_namespace(uid))
+}
+
+fn in_namespace(uid: u32) -> String {
+    format!(
+        "this user namespace shows all users that have no number in it as user {uid}: use a \
+         namespace that gives a number to the user of the node and of its clients \
+         (docs/containers.md)"
+    )
+}
+
 /// The overflow user, if the system does not tell.
 const OVERFLOW_UID: u32 = 65534;
 
@@ -65,6 +78,11 @@ pub(crate) const FOLDER_MODE: u32 = 0o700;
 const OTHERS: u32 = 0o077;
 /// The bits of a mode by which other users may change something.
 const OTHERS_WRITE: u32 = 0o022;
+/// The bit of a folder in which all users make files, such as `/tmp`.
+const STICKY: u32 = 0o1000;
+/// The remedy for a folder that others use by right: to close or to remove it would break the host.
+const LEAVE_IT: &str = "leave it as it is, and give another socket (`--socket` or LOCH_SOCKET), or \
+                        set XDG_RUNTIME_DIR to a folder of this user alone";
 /// The user who can do anything.
 pub(crate) const ROOT: u32 = 0;
 
@@ -78,11 +96,6 @@ enum Kind {
 /// Opens the file at `path` for reading and writing. Returns `None` if there is no file. `field` is
 /// the configuration key of the file.
 ///
-/// The bit of a folder in which all users make files, such as `/tmp`.
-const STICKY: u32 = 0o1000;
-/// The remedy for a folder that others use by right: to close or to remove it would break the host.
-const LEAVE_IT: &str = "leave it as it is, and give another socket (`--socket` or LOCH_SOCKET), or \
-                        set XDG_RUNTIME_DIR to a folder of this user alone";
 /// # Errors
 /// [`Error::NotPrivate`], [`Error::Os`].
 pub(crate) fn open(path: &Path, field: &'static str) -> Result<Option<File>> {
@@ -305,7 +318,9 @@ fn of_another(there: &Metadata, path: &Path, field: &'static str) -> Error {
         owner: there.uid(),
         mode: there.mode() & 0o7777,
         problem: format!("it belongs to another user than this process's ({})", user()),
-        remedy: format!("have its owner or root remove it, or choose another {field}"),
+        remedy: unnumbered(there.uid()).unwrap_or_else(|| {
+            format!("have its owner or root remove it, or choose another {field}")
+        }),
     }
 }
 
@@ -346,9 +361,25 @@ fn careful(more: OFlags) -> i32 {
 /// # Errors
 /// The operating system's errors.
 pub(crate) fn reopen(file: impl AsFd, path: &Path, write: bool) -> Result<File> {
-    let itself = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let itself = format!("{OPEN_FILES}/{}", file.as_fd().as_raw_fd());
     let opened = File::options().read(true).write(write).open(itself);
-    opened.map_err(Error::os("reopen", path))
+    opened.map_err(|error| not_reopened(&error, path, Path::new(OPEN_FILES)))
+}
+
+/// The folder of this process's descriptors, by which a file is opened again.
+const OPEN_FILES: &str = "/proc/self/fd";
+
+/// The error of a file that could not be opened again. The file is open already, so the folder of
+/// the descriptors may be missing.
+fn not_reopened(error: &std::io::Error, path: &Path, open_files: &Path) -> Error {
+    let cause = match open_files.exists() {
+        true => error.to_string(),
+        false => format!(
+            "{} is missing: mount /proc of this process's PID namespace (docs/containers.md)",
+            open_files.display()
+        ),
+    };
+    Error::Os { action: "reopen", path: path.into(), cause }
 }
 
 #[cfg(test)]
@@ -378,6 +409,20 @@ mod tests {
         ] {
             assert_eq!(maps_all_users(maps), all, "{maps}");
         }
+    }
+
+    #[test]
+    fn users_without_a_number_and_a_proc_that_is_not_there_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, gone) = (Path::new("/tmp/a.sock"), std::io::Error::from(ErrorKind::NotFound));
+        let missing = dir.path().join("fd");
+        let text = not_reopened(&gone, path, &missing).to_string();
+        let words = ["/tmp/a.sock", &missing.display().to_string(), "is missing", "mount /proc"];
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        let text = not_reopened(&gone, path, dir.path()).to_string();
+        assert!(!text.contains("missing"), "{text}");
+        let text = in_namespace(65534);
+        assert!(text.contains("65534") && text.contains("namespace"), "{text}");
     }
 
     /// A FIFO in the place of a secret once blocked its node for ever.
@@ -464,6 +509,23 @@ mod tests {
         }
     }
 
+    /// As root the advice to close or to remove `/tmp` would break the host.
+    #[test]
+    fn a_folder_of_all_users_is_named_as_the_runtime_folder_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let with_mode = |mode| {
+            std::fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+            check_runtime_folder(dir.path()).unwrap_err().to_string()
+        };
+        let shared = with_mode(0o1777);
+        for word in ["XDG_RUNTIME_DIR", "--socket", "LOCH_SOCKET"] {
+            assert!(shared.contains(word), "{shared}");
+        }
+        assert!(!shared.contains("chmod") && !shared.contains("remove"), "{shared}");
+        let own = with_mode(0o777);
+        assert!(own.contains("XDG_RUNTIME_DIR") && own.contains("chmod 700"), "{own}");
+    }
+
     #[test]
     fn a_folder_is_made_for_its_user_alone_and_closed_if_others_could_look() {
         let dir = tempfile::tempdir().unwrap();
@@ -509,23 +571,6 @@ mod tests {
         assert!(error.to_string().contains("no regular file"), "{error}");
         // Root may use the files of any user, so this test needs root to make another user's file.
         private_file(&path);
-    /// As root the advice to close or to remove `/tmp` would break the host.
-    #[test]
-    fn a_folder_of_all_users_is_named_as_the_runtime_folder_and_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let with_mode = |mode| {
-            std::fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
-            check_runtime_folder(dir.path()).unwrap_err().to_string()
-        };
-        let shared = with_mode(0o1777);
-        for word in ["XDG_RUNTIME_DIR", "--socket", "LOCH_SOCKET"] {
-            assert!(shared.contains(word), "{shared}");
-        }
-        assert!(!shared.contains("chmod") && !shared.contains("remove"), "{shared}");
-        let own = with_mode(0o777);
-        assert!(own.contains("XDG_RUNTIME_DIR") && own.contains("chmod 700"), "{own}");
-    }
-
         let owner = if user() == ROOT { 4711 } else { user() };
         std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
         check_passed(&file, owner, socket).unwrap();

@@ -420,7 +420,13 @@ fn check_user(stream: &UnixStream, socket: &Path) -> Result<u32> {
     if is_one && (may_serve || (may_attach && private::only_they_made(socket, theirs))) {
         return Ok(theirs);
     }
-    Err(Error::ForeignUser { socket: socket.into(), ours, theirs })
+    let remedy = private::unnumbered(theirs).unwrap_or_else(|| {
+        format!(
+            "run it as user {theirs}, or choose another socket; root attaches to another user's \
+             node only where nobody but them can make files, in all folders of the path"
+        )
+    });
+    Err(Error::ForeignUser { socket: socket.into(), ours, theirs, remedy })
 }
 
 /// Returns whether a client of user `client` may attach to a node of user `node`.
