@@ -104,8 +104,11 @@ fn check_encryption(config: &NodeConfig) -> Result<()> {
         FabricKind::Verbs => Err(encrypted_verbs()),
         _ if config.is_on_network() => Ok(()),
         _ => {
-            let problem = "memory is shared here, and nothing travels over a network: leave it out, \
-                           or give `listen`, and fabric = \"tcp\"";
+            let problem = format!(
+                "memory is shared here, and nothing travels over a network: leave it out, or {} \
+                 fabric = \"tcp\"",
+                way_to_a_network(config)
+            );
             Err(Error::config("encrypt", problem))
         }
     }
@@ -132,11 +135,19 @@ fn check_shared(config: &NodeConfig) -> Result<()> {
     match vain.into_iter().find(|(_, said)| *said) {
         None => Ok(()),
         Some((field, _)) => {
-            let problem = "it is for nodes on a network, and memory is shared here: leave it out, or \
-                           give `listen`, and fabric = \"tcp\" or \"verbs\"";
+            let problem = format!(
+                "it is for nodes on a network, and memory is shared here: leave it out, or {} \
+                 fabric = \"tcp\" or \"verbs\"",
+                way_to_a_network(config)
+            );
             Err(Error::config(field, problem))
         }
     }
+}
+
+/// The beginning of the advice to give a node a fabric of a network.
+fn way_to_a_network(config: &NodeConfig) -> &'static str {
+    if config.listen.is_some() { "write" } else { "give `listen`, and" }
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -225,6 +236,23 @@ mod tests {
         }
         for fabric in ["tcp", "auto"] {
             assert!(plan(&format!("{listen} = \"{fabric}\"")).is_ok(), "{fabric}");
+        }
+    }
+
+    /// The error of `listen` once said: leave it out, or give `listen`.
+    #[test]
+    fn an_error_about_a_network_asks_for_an_address_only_where_there_is_none() {
+        let listen = "listen = '127.0.0.1:7400'";
+        for (text, key, asks) in [
+            (listen, "listen:", false),
+            ("device = 'a'", "device:", true),
+            ("encrypt = true", "encrypt:", true),
+            (&format!("encrypt = true\n{listen}"), "encrypt:", false),
+        ] {
+            let config = NodeConfig::from_toml(&format!("fabric = 'shm'\n{text}")).unwrap();
+            let error = NodePlan::new(&config).unwrap_err().to_string();
+            assert!(error.contains(key) && error.contains("fabric = \"tcp\""), "{error}");
+            assert_eq!(error.contains("give `listen`"), asks, "{error}");
         }
     }
 
