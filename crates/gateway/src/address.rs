@@ -8,10 +8,12 @@ use std::str::FromStr;
 
 /// An address that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("address {text:?}: {problem}; an address is HOST:PORT or unix:PATH")]
+#[error("address {text:?}: {problem}; an address is {forms}")]
 pub struct ParseAddressError {
     text: String,
     problem: String,
+    /// The forms of an address that are allowed there.
+    forms: &'static str,
 }
 
 /// An address that a gateway listens at.
@@ -38,25 +40,25 @@ impl Address {
     /// # Errors
     /// [`ParseAddressError`] names what is wrong, and the forms of an address.
     pub fn all(text: &str) -> Result<Vec<Self>, ParseAddressError> {
-        let wrong = |problem: &dyn fmt::Display| ParseAddressError {
-            text: text.to_owned(),
-            problem: problem.to_string(),
-        };
-        if let Some(path) = text.strip_prefix("unix:") {
-            return match path.is_empty() {
-                true => Err(wrong(&"the path is empty")),
-                false => Ok(vec![Self::Unix(path.into())]),
-            };
+        let forms = "HOST:PORT or unix:PATH";
+        match text.strip_prefix("unix:") {
+            Some("") => Err(wrong(text, forms)(&"the path is empty")),
+            Some(path) => Ok(vec![Self::Unix(path.into())]),
+            None => Ok(of_host(text, forms)?.into_iter().map(Self::Tcp).collect()),
         }
-        // A resolver may name an address twice.
-        let found: BTreeSet<_> = text.to_socket_addrs().map_err(|error| wrong(&error))?.collect();
-        if found.is_empty() {
-            return Err(wrong(&"the host has no address"));
+    }
+
+    /// All addresses of a host with a port, as [`Address::all`], for those who cannot use a socket
+    /// in the file system.
+    ///
+    /// # Errors
+    /// [`ParseAddressError`] names what is wrong, and the form of an address.
+    pub fn all_tcp(text: &str) -> Result<Vec<SocketAddr>, ParseAddressError> {
+        let form = "HOST:PORT";
+        match text.starts_with("unix:") {
+            true => Err(wrong(text, form)(&"it is a unix socket")),
+            false => of_host(text, form),
         }
-        let is_own = |address: &&SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
-        let own: Vec<_> = found.iter().filter(is_own).copied().map(Self::Tcp).collect();
-        // To listen at one of the others says why it cannot be used.
-        Ok(if own.is_empty() { found.into_iter().map(Self::Tcp).collect() } else { own })
     }
 
     /// Whether only processes of this host reach it.
@@ -66,6 +68,24 @@ impl Address {
             Self::Unix(_) => true,
         }
     }
+}
+
+/// The addresses of a host with a port that this machine has; at least one.
+fn of_host(text: &str, forms: &'static str) -> Result<Vec<SocketAddr>, ParseAddressError> {
+    let wrong = wrong(text, forms);
+    // A resolver may name an address twice.
+    let found: BTreeSet<_> = text.to_socket_addrs().map_err(|error| wrong(&error))?.collect();
+    if found.is_empty() {
+        return Err(wrong(&"the host has no address"));
+    }
+    let is_own = |address: &&SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
+    let own: Vec<_> = found.iter().filter(is_own).copied().collect();
+    // To listen at one of the others says why it cannot be used.
+    Ok(if own.is_empty() { found.into_iter().collect() } else { own })
+}
+
+fn wrong(text: &str, forms: &'static str) -> impl Fn(&dyn fmt::Display) -> ParseAddressError {
+    move |problem| ParseAddressError { text: text.to_owned(), problem: problem.to_string(), forms }
 }
 
 /// One of the addresses of [`Address::all`].
@@ -105,6 +125,16 @@ mod tests {
         for text in ["", "127.0.0.1", "127.0.0.1:x", "unix:", ":0:0"] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_a_unix_socket_does_not_offer_one() {
+        let local = Address::all_tcp("127.0.0.1:9100").unwrap();
+        assert_eq!(local, ["127.0.0.1:9100".parse().unwrap()]);
+        for text in ["9100", "unix:/tmp/x", ""] {
+            let error = Address::all_tcp(text).unwrap_err().to_string();
+            assert!(error.ends_with("an address is HOST:PORT"), "{error}");
         }
     }
 

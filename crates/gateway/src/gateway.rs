@@ -40,8 +40,8 @@ pub struct GatewayConfig {
     pub resp: Vec<Address>,
     /// Where clients of memcached connect.
     pub memcached: Vec<Address>,
-    /// Where `/metrics` is served, to everybody who can connect; `None`: nowhere.
-    pub http: Option<SocketAddr>,
+    /// Where `/metrics` is served, to everybody who can connect.
+    pub http: Vec<SocketAddr>,
     /// The password that clients have to give. Without one nobody needs a password.
     pub password: Option<PasswordSource>,
     /// Whether other hosts may reach a gateway that has no password. Otherwise all addresses have
@@ -62,7 +62,7 @@ impl Default for GatewayConfig {
             table: "default".to_owned(),
             resp: Vec::new(),
             memcached: Vec::new(),
-            http: None,
+            http: Vec::new(),
             password: None,
             is_open: false,
             tls: None,
@@ -77,7 +77,7 @@ impl Default for GatewayConfig {
 /// It is stopped when it is dropped.
 pub struct Gateway {
     shared: Arc<Shared>,
-    http: Option<Http>,
+    http: Vec<Http>,
     threads: Vec<JoinHandle<()>>,
     /// The thread that looks at the table.
     looks: Option<JoinHandle<()>>,
@@ -130,7 +130,7 @@ impl Gateway {
             table: config.table,
             password,
             listeners,
-            clients: Clients::new(clients_max(config.threads)),
+            clients: Clients::new(clients_max(config.threads + config.http.len().max(1))),
             cursors: Cursors::default(),
             threads: mailboxes.map_err(system("cannot make an event"))?,
             copies: Arc::default(),
@@ -147,10 +147,10 @@ impl Gateway {
             flushes: Mutex::default(),
         });
         // From here on its listeners close if it does not start.
-        let mut gateway = Self { shared, http: None, threads: Vec::new(), looks: None };
-        if let Some(address) = config.http {
+        let mut gateway = Self { shared, http: Vec::new(), threads: Vec::new(), looks: None };
+        for address in config.http {
             let listen = |cause| Error::Listen { address: Address::Tcp(address), cause };
-            gateway.http = Some(Http::start(address, &gateway.shared).map_err(listen)?);
+            gateway.http.push(Http::start(address, &gateway.shared).map_err(listen)?);
         }
         gateway.start_threads(config.threads)?;
         Ok(gateway)
@@ -217,19 +217,20 @@ impl Gateway {
         self.addresses(Protocol::Memcached)
     }
 
-    /// Where `/metrics` is served.
-    pub fn http(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(Http::address)
+    /// Where `/metrics` is served, with the ports that the system has chosen.
+    pub fn http(&self) -> Vec<SocketAddr> {
+        self.http.iter().map(Http::address).collect()
     }
 
     /// Accepts nobody any more, answers all requests that have come, and ends.
     pub fn stop(self) {}
 }
 
-/// How many clients a gateway can have: each needs a descriptor.
-fn clients_max(threads: usize) -> usize {
+/// How many clients a gateway can have beside its threads and servers of `/metrics`: each needs a
+/// descriptor.
+fn clients_max(others: usize) -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most as usize);
-    let most = descriptors.saturating_sub(OTHER_DESCRIPTORS * (1 + threads)).max(1);
+    let most = descriptors.saturating_sub(OTHER_DESCRIPTORS * others).max(1);
     if most < CLIENTS_MAX {
         tracing::warn!(clients = most, descriptors, "few clients can connect: raise `ulimit -n`");
     }
@@ -238,7 +239,7 @@ fn clients_max(threads: usize) -> usize {
 
 /// Refuses an address that is given twice. The system may choose a port more than once.
 fn no_address_twice(config: &GatewayConfig) -> Result<(), Error> {
-    let http = config.http.map(Address::Tcp);
+    let http: Vec<_> = config.http.iter().copied().map(Address::Tcp).collect();
     let mut addresses: Vec<&Address> =
         config.resp.iter().chain(&config.memcached).chain(&http).collect();
     addresses.retain(|address| !matches!(address, Address::Tcp(tcp) if tcp.port() == 0));

@@ -71,7 +71,8 @@ pub const STRANGERS_PART: usize = 4;
 pub const GUESS_PAUSE: Duration = Duration::from_millis(250);
 /// The most clients, as in Redis.
 pub const CLIENTS_MAX: usize = 10_000;
-/// Descriptors that are no clients', of a gateway and of each thread.
+/// Descriptors that are no clients', of a gateway with its first address for `/metrics`, of each
+/// further address, and of each thread.
 pub const OTHER_DESCRIPTORS: usize = 64;
 /// Cursors of scans under way that a gateway remembers.
 pub const CURSORS_MAX: usize = 4096;

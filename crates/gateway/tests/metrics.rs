@@ -30,9 +30,9 @@ fn with_metrics() -> (Gateway, SocketAddr) {
     let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
     let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let resp = vec![Address::Tcp(local)];
-    let config = GatewayConfig { resp, http: Some(local), ..GatewayConfig::default() };
+    let config = GatewayConfig { resp, http: vec![local], ..GatewayConfig::default() };
     let gateway = Gateway::start(cluster, config).unwrap();
-    let address = gateway.http().unwrap();
+    let address = gateway.http()[0];
     (gateway, address)
 }
 
@@ -43,7 +43,7 @@ fn figures_of_all_threads_are_counted_and_shown() {
     let config = GatewayConfig {
         resp: vec![local.clone()],
         memcached: vec![local],
-        http: Some("127.0.0.1:0".parse().unwrap()),
+        http: vec!["127.0.0.1:0".parse().unwrap(); 2],
         threads: 2,
         ..GatewayConfig::default()
     };
@@ -73,7 +73,11 @@ fn figures_of_all_threads_are_counted_and_shown() {
         "TOUCHED\r\nVALUE a 0 1\r\n1\r\nEND\r\n",
     ));
 
-    let address = gateway.http().unwrap();
+    let addresses = gateway.http();
+    assert_eq!(addresses.len(), 2);
+    let (head, _) = get(addresses[1], "/metrics");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let address = addresses[0];
     let (head, metrics) = get(address, "/metrics");
     assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("openmetrics-text"), "{head}");
     assert!(metrics.contains("loch_gateway_build_info{table=\"default\",version="), "{metrics}");
@@ -160,7 +164,7 @@ fn a_gateway_that_cannot_serve_its_metrics_does_not_start_and_leaves_no_socket()
     let socket = folder.path().join("resp");
     let config = GatewayConfig {
         resp: vec![Address::Unix(socket.clone())],
-        http: Some(taken.local_addr().unwrap()),
+        http: vec![taken.local_addr().unwrap()],
         ..GatewayConfig::default()
     };
     let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();

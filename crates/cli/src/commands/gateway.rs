@@ -52,7 +52,8 @@ pub struct GatewayArgs {
     /// [default: 127.0.0.1:11211, if --resp is not given either]
     #[arg(long, value_name = "ADDRESS")]
     memcached: Vec<String>,
-    /// Serve /metrics for Prometheus there, to everybody who can connect: HOST:PORT
+    /// Serve /metrics for Prometheus there, to everybody who can connect: HOST:PORT (all addresses
+    /// of HOST)
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
     /// File whose first line is the password that clients have to give; addresses beyond loopback
@@ -88,12 +89,12 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
         resp = addresses(&[RESP.to_owned()])?;
         memcached = addresses(&[MEMCACHED.to_owned()])?;
     }
+    let http = args.http.as_deref().map(http_addresses).transpose()?.unwrap_or_default();
     let (password, is_open, threads) = (password(&args)?, args.no_password, args.threads);
     let (mut stop, _) = stop_signals().context("cannot watch for signals")?;
     allow_many_connections();
     let cluster = args.table.connect(Access::Write)?;
     let table = args.table.name().to_owned();
-    let http = args.http.as_deref().map(http_address).transpose()?;
     let tls = args.tls_cert.zip(args.tls_key);
     let slower_than = u64::try_from(args.slowlog).ok().map(Duration::from_micros);
     let mut config = GatewayConfig {
@@ -112,7 +113,8 @@ pub fn run(args: GatewayArgs) -> Result<Answer> {
         let each = |address: &Address| format!("{what} at {address}");
         addresses.iter().map(each).collect::<Vec<_>>()
     };
-    let http = gateway.http().map(|address| format!("metrics at http://{address}/metrics"));
+    let http = gateway.http();
+    let http = http.iter().map(|address| format!("metrics at http://{address}/metrics"));
     let mut all = listens("RESP", gateway.resp());
     all.extend(listens("memcached", gateway.memcached()));
     all.extend(http);
@@ -156,14 +158,8 @@ fn password(args: &GatewayArgs) -> Result<Option<PasswordSource>> {
 }
 
 /// Where `/metrics` is served.
-fn http_address(text: &str) -> Result<SocketAddr> {
-    match text.parse::<Address>() {
-        Ok(Address::Tcp(address)) => Ok(address),
-        Ok(Address::Unix(_)) => {
-            Err(Usage("--http takes HOST:PORT, and no unix socket".to_owned()).into())
-        }
-        Err(error) => Err(Usage(format!("--http: {error}")).into()),
-    }
+fn http_addresses(text: &str) -> Result<Vec<SocketAddr>> {
+    Ok(Address::all_tcp(text).map_err(|error| Usage(format!("--http: {error}")))?)
 }
 
 /// The cluster as it is now, if a node of it has ended and come back with other memory. Tables that
@@ -192,5 +188,22 @@ fn wrong_call(error: Error) -> anyhow::Error {
         | Error::Twice { .. }
         | Error::Usage(_) => Usage(error.to_string()).into(),
         other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `--http localhost:PORT` was the first of two addresses, where `--resp` was both.
+    #[test]
+    fn metrics_are_served_at_all_addresses_of_a_name_and_at_no_unix_socket() {
+        let all = Address::all("localhost:9100").unwrap();
+        let http = http_addresses("localhost:9100").unwrap();
+        assert_eq!(http.into_iter().map(Address::Tcp).collect::<Vec<_>>(), all);
+        let error = http_addresses("unix:/tmp/x").unwrap_err();
+        assert!(error.downcast_ref::<Usage>().is_some(), "{error:#}");
+        let text = error.to_string();
+        assert!(text.contains("--http") && text.ends_with("HOST:PORT"), "{text}");
     }
 }
