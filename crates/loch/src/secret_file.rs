@@ -43,19 +43,37 @@ pub fn open_secret(path: &Path) -> Result<File, String> {
     };
     match problem {
         None => Ok(file),
-        Some(Problem::Another) => {
-            let (owner, own) = (found.owner, private::user());
-            Err(format!(
-                "{shown} belongs to user {owner}, who may read it, and not to user {own}: \
-                 chown {own} {shown}"
-            ))
-        }
-        Some(Problem::Open) => Err(format!(
-            "others may read {shown} (mode {:o}): chmod 600 {shown}, or mount it with mode 0440 for \
-             root and a group of this process",
-            found.mode
-        )),
+        Some(problem) => Err(in_words(problem, found, &groups, path)),
     }
+}
+
+/// The problem, with a way out.
+fn in_words(problem: Problem, found: Found, groups: &[u32], path: &Path) -> String {
+    let (shown, Found { mode, owner, group }) = (path.display(), found);
+    let (who, rights) = match problem {
+        Problem::Another => {
+            let theirs = format!("{shown} belongs to user {owner}, who may read it");
+            let own = private::user();
+            return match private::unnumbered(owner) {
+                Some(why) => format!("{theirs}; {why}"),
+                None => format!("{theirs}, and not to user {own}: chown {own} {shown}"),
+            };
+        }
+        Problem::Open(rights) if rights & 0o007 != 0 => ("others".to_owned(), rights),
+        Problem::Open(rights) if groups.contains(&group) => (format!("group {group}"), rights >> 3),
+        Problem::Open(rights) => {
+            (format!("group {group}, which this process is not in,"), rights >> 3)
+        }
+    };
+    let what = match () {
+        () if rights & 0o2 != 0 => "change",
+        () if rights & 0o4 != 0 => "read",
+        () => "execute",
+    };
+    format!(
+        "{who} may {what} {shown} (mode {mode:o}): chmod 600 {shown}, or mount it with mode 0440 for \
+         root and a group of this process"
+    )
 }
 
 /// The reason why somebody else can read a secret.
@@ -63,8 +81,8 @@ pub fn open_secret(path: &Path) -> Result<File, String> {
 enum Problem {
     /// It belongs to another user.
     Another,
-    /// Its mode lets others in.
-    Open,
+    /// Its mode gives these rights too many.
+    Open(u32),
 }
 
 fn problem(found: Found, user: u32, groups: &[u32]) -> Option<Problem> {
@@ -74,7 +92,7 @@ fn problem(found: Found, user: u32, groups: &[u32]) -> Option<Problem> {
     }
     let for_group = owner == ROOT && groups.contains(&group);
     let forbidden = if for_group { OTHERS & !GROUP_READS } else { OTHERS };
-    (mode & forbidden != 0).then_some(Problem::Open)
+    (mode & forbidden != 0).then_some(Problem::Open(mode & forbidden))
 }
 
 #[cfg(test)]
@@ -107,13 +125,30 @@ mod tests {
             (1000, 1000, 0o440),
             (1000, 1000, 0o604),
         ] {
-            assert_eq!(
-                refused(owner, group, mode),
-                Some(Problem::Open),
-                "{owner}:{group} {mode:o}"
-            );
+            let refused = refused(owner, group, mode);
+            assert!(matches!(refused, Some(Problem::Open(_))), "{owner}:{group} {mode:o}");
         }
         assert_eq!(refused(1001, 2000, 0o440), Some(Problem::Another));
+    }
+
+    /// The faults of a group were said to be those of others, and no group was named.
+    #[test]
+    fn a_secret_that_is_open_names_who_may_do_what() {
+        let told = |group, mode| {
+            let (found, groups) = (Found { mode, owner: ROOT, group }, [1000, 2000]);
+            let problem = problem(found, 1000, &groups).expect("it is open");
+            in_words(problem, found, &groups, Path::new("/f"))
+        };
+        for (group, mode, words) in [
+            (5, 0o440, "group 5, which this process is not in, may read /f (mode 440)"),
+            (2000, 0o460, "group 2000 may change /f (mode 460)"),
+            (2000, 0o450, "group 2000 may execute /f (mode 450)"),
+            (2000, 0o444, "others may read /f (mode 444)"),
+            (2000, 0o442, "others may change /f (mode 442)"),
+        ] {
+            let text = told(group, mode);
+            assert!(text.contains(words) && text.contains("chmod 600"), "{text}");
+        }
     }
 
     /// Kubernetes mounts a secret as a link to a file in a folder that is itself a link.

@@ -90,8 +90,8 @@ pub struct ServeArgs {
     /// On a network: address and port at which the other nodes reach this one: 10.0.0.1:7400
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// On a network: file with a secret that all nodes share, which only its owner can read;
-    /// several nodes need a secret, or certificates
+    /// On a network: file with a secret that all nodes share; it is for this user alone, or root's
+    /// with mode 0440 and a group of this process; several nodes need a secret, or certificates
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// With tcp: encrypt the connections on which clients reach this node's memory

@@ -54,7 +54,8 @@ pub struct NodeConfig {
     /// With `fabric = "tcp"` or `"verbs"`, the address and TCP port at which other nodes reach this
     /// one: `10.0.0.1:7400`. Default: none, for a node that is alone.
     pub listen: Option<String>,
-    /// A file with a secret that all nodes share: 16 bytes or more, which only its owner may read.
+    /// A file with a secret that all nodes share: 16 bytes or more. It is this user's alone, or
+    /// root's with mode 0440 and a group of this process.
     /// The nodes prove by it that they are of one cluster. Several nodes on a network need either
     /// this or `tls`; a node that is alone needs neither.
     pub secret: Option<PathBuf>,
