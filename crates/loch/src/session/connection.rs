@@ -329,6 +329,7 @@ impl Connection {
             Code::SessionsExhausted => Error::SessionsExhausted { socket, sessions },
             Code::ReadOnly => Error::ReadOnly,
             Code::Away | Code::Preparing | Code::Busy => {
+                let socket = refused.at.map_or(socket, PathBuf::from);
                 Error::NodeUnreachable { socket, remedy: refused.text }
             }
             Code::Misfit | Code::Release | Code::OtherMemory => {

@@ -289,6 +289,9 @@ pub(crate) struct Refused {
     pub text: String,
     /// The [`PROTOCOL`] of the node.
     pub protocol: u32,
+    /// The address of the node that is the reason, if it is another than the one that refuses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
 }
 
 /// The reason of a refusal, for programs.
@@ -361,7 +364,17 @@ pub(crate) enum WireError {
 
 impl Refused {
     pub fn new(code: Code, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), protocol: PROTOCOL }
+        Self { code, text: text.into(), protocol: PROTOCOL, at: None }
+    }
+
+    /// Names another node as the reason. The error of a node that cannot be reached begins with the
+    /// address, so its text has only the number.
+    pub fn of_node(self, node: usize, address: &str) -> Self {
+        let text = match self.code {
+            Code::Away => format!("node {node}: {}", self.text),
+            _ => format!("node {node} at {address}: {}", self.text),
+        };
+        Self { text, at: Some(address.to_owned()), ..self }
     }
 }
 

@@ -202,7 +202,7 @@ impl Members {
             _ => Code::Away,
         };
         let why = known.why.as_ref().map_or("it was not tried yet".into(), LinkError::to_string);
-        Refused::new(code, format!("node {node} at {}: {why}", self.address(node)))
+        Refused::new(code, why).of_node(node, self.address(node))
     }
 
     fn nodes(&self) -> MutexGuard<'_, Vec<Known>> {

@@ -193,9 +193,7 @@ impl PeerWorker {
             None => Err(self.plane.members.why_away(self.node)),
             Some(ControlReply::Connected { answer }) => Ok(answer),
             Some(ControlReply::Refused(refused)) => {
-                let address = self.plane.members.address(self.node);
-                let text = format!("node {} at {address}: {}", self.node, refused.text);
-                Err(Refused { text, ..refused })
+                Err(refused.of_node(self.node, self.plane.members.address(self.node)))
             }
             Some(other) => {
                 self.lose(out_of_turn(&other));

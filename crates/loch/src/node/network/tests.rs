@@ -248,7 +248,9 @@ fn a_node_that_is_missing_is_named() {
     let error = Cluster::connect_with(hosts.socket(0), options).err().unwrap();
     let Error::NodeUnreachable { socket, remedy } = &error else { panic!("{error}") };
     assert_eq!(*socket, PathBuf::from(&hosts.addresses[1]));
-    assert!(remedy.contains("loch serve"), "{remedy}");
+    assert!(remedy.contains("node 1: ") && remedy.contains("loch serve"), "{remedy}");
+    let text = error.to_string();
+    assert_eq!(text.matches(&hosts.addresses[1]).count(), 1, "{text}");
 }
 
 #[test]
