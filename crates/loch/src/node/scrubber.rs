@@ -6,8 +6,8 @@
 //! scrubber scrubs the tables. It does the same for sessions that live and say that they have left
 //! something: an operation that was dropped, or that lost a connection. They ring the scrubber's
 //! bell. A node that starts with a region of before scrubs as well: the scrubber of that time may
-//! have ended before it had done what it knew of. Between these works it goes on with the walks that remove what
-//! has expired (`expiry.rs`).
+//! have ended before it had done what it knew of. Between these works it goes on with the walks
+//! that remove what has expired (`expiry.rs`).
 //!
 //! # Invariants
 //! 1. The owners are read before the sessions that live. A session that is in a descriptor but not
