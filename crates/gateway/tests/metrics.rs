@@ -36,6 +36,17 @@ fn with_metrics() -> (Gateway, SocketAddr) {
     (gateway, address)
 }
 
+/// A connection over which this was said, and answered.
+fn say(address: &Address, text: &str, answer: &str) -> TcpStream {
+    let Address::Tcp(address) = address else { panic!("it was one of TCP") };
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut came = vec![0; answer.len()];
+    stream.read_exact(&mut came).unwrap();
+    assert_eq!(String::from_utf8(came).unwrap(), answer);
+    stream
+}
+
 #[test]
 fn figures_of_all_threads_are_counted_and_shown() {
     let cluster = Cluster::embedded(EmbeddedConfig::default()).unwrap();
@@ -48,15 +59,6 @@ fn figures_of_all_threads_are_counted_and_shown() {
         ..GatewayConfig::default()
     };
     let gateway = Gateway::start(cluster, config).unwrap();
-    let say = |address: &Address, text: &str, answer: &str| {
-        let Address::Tcp(address) = address else { panic!("it was one of TCP") };
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(text.as_bytes()).unwrap();
-        let mut came = vec![0; answer.len()];
-        stream.read_exact(&mut came).unwrap();
-        assert_eq!(String::from_utf8(came).unwrap(), answer);
-        stream
-    };
     let resp = &gateway.resp()[0];
     let mut stay = Vec::new();
     // One after the other: the two threads take the connections in turn.
