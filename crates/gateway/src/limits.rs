@@ -45,7 +45,8 @@ pub const READS_A_TURN: usize = 8;
 pub const ROUNDS_A_TURN: usize = 16;
 /// Connections that a thread serves side by side, and commands of one connection.
 pub const LANES: usize = 32;
-/// Connections that a thread serves side by side with those that wait for somebody.
+/// Connections that a thread serves side by side with those that wait for somebody, without those
+/// that rest until another thread wakes this one.
 pub const TURNS_MAX: usize = 256;
 /// Arguments of a request, and bytes of one argument: as in Redis.
 pub const ARGUMENTS_MAX: usize = 1 << 20;

@@ -1,8 +1,9 @@
 //! The turns of connections that are under way in a thread, side by side.
 //!
 //! A turn that ends makes room for another one at once, whatever the others wait for: if a node
-//! does not answer, those who want nothing of it are served meanwhile. A turn can be dropped
-//! between two polls, as an operation on a table can.
+//! does not answer, those who want nothing of it are served meanwhile. A turn that rests, until
+//! another thread wakes this one, takes no room from others. A turn can be dropped between two
+//! polls, as an operation on a table can.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -45,12 +46,13 @@ impl<F: Future> Turns<F> {
         self.live == 0
     }
 
-    /// Whether one more turn may begin.
-    pub fn has_room(&self) -> bool {
+    /// Whether one more turn may begin beside these, so many of which rest.
+    pub fn has_room(&self, resting: usize) -> bool {
         let is_short = |lane: &&Lane<F>| lane.began.elapsed() < LONG;
-        self.live < LANES
-            || self.live < TURNS_MAX
-                && self.lanes[..self.live].iter().filter(is_short).count() < LANES
+        // Turns that rested may have been dropped since.
+        let awake = self.live.saturating_sub(resting);
+        awake < LANES
+            || awake < TURNS_MAX && self.lanes[..self.live].iter().filter(is_short).count() < LANES
     }
 
     pub fn begin(&mut self, number: usize, turn: F) {
@@ -102,6 +104,8 @@ impl<F: Future> Turns<F> {
         if ended.len() > before {
             cx.waker().wake_by_ref();
         }
+        // There may have been one for each client.
+        self.lanes.truncate(self.live.max(TURNS_MAX));
     }
 }
 
@@ -127,19 +131,22 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let mut began = 0;
         while began < TURNS_MAX {
-            while turns.has_room() && began < TURNS_MAX {
+            while turns.has_room(0) && began < TURNS_MAX {
                 turns.begin(began, turn(began, &never));
                 began += 1;
             }
             turns.poll(&mut cx, &mut ended);
         }
         std::thread::sleep(2 * LONG);
-        assert!(!turns.has_room() && ended.is_empty());
+        assert!(!turns.has_room(0) && ended.is_empty());
+        for resting in 1..=TURNS_MAX {
+            assert!(turns.has_room(resting), "{resting} of them rest");
+        }
         never.set(true);
         turns.poll(&mut cx, &mut ended);
         ended.sort_unstable();
         assert_eq!(ended, (0..TURNS_MAX).collect::<Vec<_>>());
-        assert!(turns.is_empty() && turns.has_room());
+        assert!(turns.is_empty() && turns.has_room(0));
         turns.begin(7, turn(7, &at_once));
         ended.clear();
         turns.poll(&mut cx, &mut ended);
