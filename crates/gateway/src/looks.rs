@@ -106,9 +106,11 @@ pub(crate) struct Figure<T> {
     /// The look that has begun last.
     begun: u64,
     ended: u64,
-    /// What the last one that did not fail has brought.
+    /// The last one that did not fail.
+    brought: u64,
+    /// What it has brought.
     seen: Option<Seen<T>>,
-    /// Why the last one failed.
+    /// Why the last one that failed did.
     failure: Option<loch::Error>,
     /// The processor time of the last one.
     cost: Duration,
@@ -122,6 +124,7 @@ impl<T> Default for Figure<T> {
         Self {
             begun: 0,
             ended: 0,
+            brought: 0,
             seen: None,
             failure: None,
             cost: Duration::ZERO,
@@ -177,23 +180,23 @@ impl<T> Figure<T> {
 
     /// What a look has brought, or one after it, if it is over.
     fn outcome(&self, number: u64) -> Option<loch::Result<Seen<T>>> {
-        if self.ended < number {
-            return None;
+        if self.brought >= number {
+            return Some(Ok(self.seen.clone().expect("a look has brought it")));
         }
-        let seen = || self.seen.clone().expect("the look has not failed");
-        Some(self.failure.clone().map_or_else(|| Ok(seen()), Err))
+        let failure = || self.failure.clone().expect("the last look has failed");
+        (self.ended >= number).then(|| Err(failure()))
     }
 
     /// The look that has begun last is over. Returns the threads whose turns have rested for it.
     fn end(&mut self, look: Ended<T>, now: Instant) -> Vec<usize> {
         self.ended = self.begun;
+        self.cost = look.cost;
+        self.debt.add(look.cost, now);
         match look.outcome {
             Ok(what) => {
                 let (at, what) = (look.began, Arc::new(what));
                 self.seen = Some(Seen { what, at, took: now.saturating_duration_since(at) });
-                self.failure = None;
-                self.cost = look.cost;
-                self.debt.add(look.cost, now);
+                self.brought = self.ended;
             }
             Err(error) => self.failure = Some(error),
         }
@@ -377,13 +380,25 @@ mod tests {
         };
         assert!(matches!(look(Err(loch::Error::KeyEmpty)), Err(loch::Error::KeyEmpty)));
         assert!(matches!(look(Ok(5)), Ok(5)));
+        // One that waited for the second look may ask for its outcome only now.
+        assert!(matches!(look(Err(loch::Error::KeyEmpty)), Err(loch::Error::KeyEmpty)));
+        assert_eq!(outcome(&looks, 2), Some(5));
     }
 
     /// A figure after a look of that processor time, and how old it may get: the time after which
     /// a request is answered by a look of its own.
     fn age_after(figure: &mut Figure<u64>, cost: Duration, now: Instant) -> Duration {
+        age_after_outcome(figure, Ok(1), cost, now)
+    }
+
+    fn age_after_outcome(
+        figure: &mut Figure<u64>,
+        outcome: loch::Result<u64>,
+        cost: Duration,
+        now: Instant,
+    ) -> Duration {
         figure.begun += 1;
-        figure.end(Ended { began: now, cost, outcome: Ok(1) }, now);
+        figure.end(Ended { began: now, cost, outcome }, now);
         let is_exact = |after: &Duration| {
             matches!(figure.answer(now + *after), Answer::Later(_) | Answer::Now(_, Next::Look))
         };
@@ -404,6 +419,8 @@ mod tests {
         let aged = PART * long;
         assert_eq!(age_after(&mut figure, long, now), Duration::from_millis(100));
         assert_eq!(age_after(&mut figure, long, now), aged + Duration::from_millis(100));
+        let failed = age_after_outcome(&mut figure, Err(loch::Error::KeyEmpty), long, now);
+        assert_eq!(failed, 2 * aged + Duration::from_millis(100), "it has taken as long");
     }
 
     #[test]
