@@ -4,7 +4,7 @@
 //! the first one, when those who came before have theirs. A command that needs more than there is
 //! for all gets it when nobody else has any, so each one goes on some time.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,8 +37,6 @@ impl Load {
 #[derive(Debug, Default)]
 pub(crate) struct Longs {
     known: RefCell<HashMap<u64, usize>>,
-    /// The length of the values that were not known, lately.
-    unknown: Cell<usize>,
 }
 
 impl Longs {
@@ -47,19 +45,6 @@ impl Longs {
         let known = self.known.borrow();
         // Most threads see short values only.
         (!known.is_empty()).then(|| known.get(&hash_of(key)).copied()).flatten()
-    }
-
-    /// The length of a key's value. One that is not known is believed to be as long as others were.
-    pub fn believed(&self, key: &[u8]) -> usize {
-        self.len(key).unwrap_or(self.unknown.get())
-    }
-
-    /// A key's value was read, and has this length.
-    pub fn learn(&self, key: &[u8], len: usize) {
-        if self.len(key).is_none() && len > 0 {
-            self.unknown.set(len.max(self.unknown.get() / 2));
-        }
-        self.note(key, len);
     }
 
     /// A key's value has this length now.
@@ -111,6 +96,13 @@ impl Work {
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.state().granted
+    }
+
+    /// Has memory for what is there already, also if there is not so much: those who come later
+    /// wait for it.
+    pub fn have(self: &Arc<Self>, bytes: usize) -> Grant {
+        self.state().granted += bytes;
+        Grant { work: Arc::clone(self), bytes }
     }
 
     /// Waits for memory. A command that waits has none: otherwise all could wait for each other.

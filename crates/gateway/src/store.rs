@@ -305,26 +305,24 @@ impl<'t> Store<'t> {
     }
 
     /// A value as it is stored. A caller that has memory for values already could wait for itself.
+    ///
+    /// A copy of a value that is not known to be long has its memory once it has come: otherwise
+    /// those that wait for a node which does not answer would have memory that others need.
     pub async fn pin(self, key: &[u8]) -> loch::Result<Option<Held<'t>>> {
         let (table, longs) = (self.table.asynch(), &self.load.longs);
         if self.table.pins_in_place() {
             return Ok(table.pin(key).await?.map(|value| Held { value, _grant: None }));
         }
-        let mut believed = longs.believed(key);
-        loop {
-            let mut grant = None;
-            if believed >= LONG_BYTES {
-                grant = Some(self.load.work.take(believed).await);
-            }
-            let value = table.pin(key).await?;
-            let len = value.as_ref().map_or(0, |value| value.len());
-            longs.learn(key, len);
-            if len < LONG_BYTES || len <= believed {
-                return Ok(value.map(|value| Held { value, _grant: grant }));
-            }
-            // The copy is not kept while others have the memory for theirs.
-            believed = len;
+        let mut known = None;
+        if let Some(len) = longs.len(key) {
+            known = Some(self.load.work.take(len).await);
         }
+        let value = table.pin(key).await?;
+        let len = value.as_ref().map_or(0, |value| value.len());
+        longs.note(key, len);
+        let grant = (len >= LONG_BYTES).then(|| self.load.work.have(len));
+        drop(known);
+        Ok(value.map(|value| Held { value, _grant: grant }))
     }
 
     /// Looks at the item where it is.
@@ -599,6 +597,8 @@ impl Draft {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+
     use loch::lanes::block_on;
     use loch::{Cluster, EmbeddedConfig, TableConfig};
 
@@ -726,17 +726,27 @@ mod tests {
             assert!(held.iter().all(|held| ***held == value[..]));
             assert_eq!(load.work.bytes(), 2 * value.len(), "in round {round}");
         }
-        // One that is not known yet is believed to be as long.
-        let others = block_on(load.work.take(WORK_BYTES_MAX - value.len() / 2));
-        let mut waiting = Box::pin(store.pin(b"c"));
+        // Others have all of it, and wait for a node that does not answer.
+        let others = block_on(load.work.take(WORK_BYTES_MAX));
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut unknown = Box::pin(store.pin(b"short"));
+        let _ = unknown.as_mut().poll(&mut cx);
+        let is_first = Box::pin(load.work.take(0)).as_mut().poll(&mut cx).is_ready();
+        assert!(is_first, "it waits for memory");
+        drop(unknown);
+        assert!(block_on(store.pin(b"short")).unwrap().is_some());
+        let held = block_on(store.pin(b"c")).unwrap();
+        assert_eq!(load.work.bytes(), WORK_BYTES_MAX + value.len(), "once it has come");
+        drop(held);
+        let mut waiting = Box::pin(store.pin(b"c"));
         for _ in 0..1000 {
-            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+            assert!(waiting.as_mut().poll(&mut cx).is_pending(), "by now it is known");
         }
         drop(others);
         assert!(block_on(waiting).unwrap().is_some());
-        (0..9).for_each(|_| assert!(block_on(store.pin(b"short")).unwrap().is_some()));
-        assert!(load.longs.believed(b"new") < LONG_BYTES, "short ones wait for nobody");
-        assert_eq!(load.work.bytes(), 0);
+        // One that has become short gives its memory back.
+        table.put(b"c", b"v").unwrap();
+        let short = block_on(store.pin(b"c")).unwrap();
+        assert_eq!((short.is_some(), load.work.bytes()), (true, 0));
     }
 }
