@@ -110,24 +110,6 @@ fn others_are_served_while_many_wait_for_a_look() {
     assert!(answers >= 20, "another client got {answers} answers only");
 }
 
-/// Clients of a thread that wait for looks filled all its lanes.
-#[test]
-fn others_are_served_however_many_wait_for_a_look() {
-    let _alone = alone();
-    let gateway = filled(1);
-    let mut other = gateway.resp();
-    let mut clients: Vec<_> = std::iter::repeat_with(|| gateway.resp()).take(300).collect();
-    clients.iter_mut().for_each(|client| client.send(b"DBSIZE\r\n"));
-    other.send(b"PING\r\n");
-    assert_eq!(text(&other.resp_answer()), "+PONG\r\n");
-    // They rest for the first look or, more likely, for the one after it.
-    let is_over = clients[100..].iter().any(Client::has_answer);
-    assert!(!is_over, "the other client was served after the looks");
-    for client in &mut clients {
-        assert_eq!(text(&client.resp_answer()), format!(":{KEYS}\r\n"));
-    }
-}
-
 #[test]
 fn dbsize_of_a_small_table_is_exact() {
     let _alone = alone();

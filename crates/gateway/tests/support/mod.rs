@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use loch::{ByteSize, Cluster, EmbeddedConfig, TableConfig};
 use loch_gateway::{Address, Gateway, GatewayConfig};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
 /// A client that has waited so long waits in vain.
@@ -158,13 +157,6 @@ impl Client {
         let count = self.stream.read(&mut buffer).unwrap();
         assert!(count > 0, "the connection has ended after {:?}", text(&self.bytes));
         self.bytes.extend_from_slice(&buffer[..count]);
-    }
-
-    /// Whether a part of an answer is there.
-    pub fn has_answer(&self) -> bool {
-        let mut polled = [PollFd::new(&self.stream, PollFlags::IN)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        !self.bytes.is_empty() || poll(&mut polled, Some(&at_once)).unwrap() > 0
     }
 
     /// Sends bytes, if the other side has not ended the connection.
