@@ -121,7 +121,7 @@ fn a_logged_table_has_everything_after_an_orderly_stop() {
 }
 
 #[test]
-fn a_start_that_fails_leaves_no_ephemeral_region() {
+fn a_start_that_fails_leaves_no_region_that_it_has_made() {
     let host = Host::new();
     let file = host.dir.path().join("file");
     std::fs::write(&file, "in the log's way").unwrap();
@@ -134,10 +134,12 @@ fn a_start_that_fails_leaves_no_ephemeral_region() {
         assert!(text.contains("log/node-0") && text.contains("another folder (log)"), "{text}");
         assert!(!host.socket("a").exists());
     };
-    fails(true, &file.join("log"));
-    assert!(!host.region("a").exists(), "it was made in vain");
-    fails(false, &file.join("log"));
-    assert!(host.region("a").exists(), "the next start takes it over");
+    for ephemeral in [true, false] {
+        fails(ephemeral, &file.join("log"));
+        assert!(!host.region("a").exists(), "it was made in vain");
+    }
+    let pilaf = logging(&host.dir.path().join("log"), false);
+    Node::start(config(&host, "a", pilaf)).unwrap().stop();
     fails(true, &file.join("log"));
     assert!(host.region("a").exists(), "it may hold what an earlier node has left");
 }
@@ -154,6 +156,7 @@ fn a_worker_that_cannot_begin_in_a_cluster_loses_no_region() {
         Node::start(NodeConfig { ephemeral, ..config(&host, name, pilaf) })
     };
     let _other = node("b", false, host.dir.path().join("log")).unwrap();
+    node("a", false, host.dir.path().join("log")).unwrap().stop();
     for ephemeral in [false, true] {
         // If the other node was found in time, the start itself fails; else the node fails later.
         let error = match node("a", ephemeral, file.join("log")) {
