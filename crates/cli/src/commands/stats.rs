@@ -71,17 +71,22 @@ struct NodeUsage<'a> {
 /// Runs `loch stats`.
 pub fn run(args: &StatsArgs) -> Result<Answer> {
     let cluster = args.cluster.connect(Access::Read)?;
-    let info = cluster.info();
-    let (mut tables, mut failure) = (Vec::new(), None);
+    let mut info = cluster.info();
+    let (mut usages, mut failure) = (Vec::new(), None);
     for table in &info.tables {
         // What stands in the way of one table stands in that of most.
         let usage = failure.is_none().then(|| cluster.table(&table.name).and_then(|t| t.usage()));
-        let usage = usage.transpose().unwrap_or_else(|error| {
-            failure = Some((&table.name, error));
+        usages.push(usage.transpose().unwrap_or_else(|error| {
+            failure = Some((table.name.clone(), error));
             None
-        });
-        tables.push(TableStats::new(table, &info.nodes, usage));
+        }));
     }
+    if failure.is_some() {
+        // By now it is known which node is away.
+        info = cluster.info();
+    }
+    let tables = info.tables.iter().zip(usages);
+    let tables = tables.map(|(table, usage)| TableStats::new(table, &info.nodes, usage)).collect();
     let home = info.nodes.get(info.home).map_or("", |node| &node.name);
     let (fabric, fabric_reason) = (info.fabric, &*info.fabric_reason);
     let stats = Stats { home, fabric, fabric_reason, nodes: &info.nodes, tables };
