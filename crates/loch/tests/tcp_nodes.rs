@@ -114,6 +114,14 @@ impl Pair {
         wait_for("the table", || self.try_table_at(node).ok())
     }
 
+    /// Waits until keys are stored that belong to either node.
+    fn wait_until_stored(&self) {
+        wait_for("all keys to be stored", || {
+            let table = self.try_table_at(0).ok()?;
+            (0..20u32).all(|key| table.put(&key.to_le_bytes(), b"value").is_ok()).then_some(())
+        });
+    }
+
     /// Waits until clients of both nodes are told that this node has come back without its memory.
     fn wait_until_refused(&self, name: &str) {
         let sentence = [name, "without its memory", "\"default\"", "stop all nodes", "fresh"];
@@ -299,17 +307,14 @@ fn nodes_that_are_started_fresh_one_after_the_other_meet_with_their_new_memory()
     drop(b);
     pair.forget(1);
     let _b = pair.start(1);
-    wait_for("all keys to be stored", || {
-        let table = pair.try_table_at(0).ok()?;
-        (0..20u32).all(|key| table.put(&key.to_le_bytes(), b"value").is_ok()).then_some(())
-    });
+    pair.wait_until_stored();
 }
 
 #[test]
 fn a_region_that_is_deleted_on_another_host_is_told_of() {
     let pair = Pair::new("nessie");
     let [_a, _b] = pair.start_both();
-    wait_for("the table", || pair.try_table_at(0).ok());
+    drop(pair.table_at(0));
     let cluster = Cluster::connect(socket_of(pair.dir.path(), 0)).unwrap();
     let are_deleted =
         || cluster.info().nodes.iter().map(|it| it.region_deleted).collect::<Vec<_>>();
@@ -327,8 +332,5 @@ fn a_node_without_its_memory_is_let_in_where_only_its_own_index_names_its_entrie
     drop(b);
     pair.forget(1);
     let _b = pair.start(1);
-    wait_for("all keys to be stored", || {
-        let table = pair.try_table_at(0).ok()?;
-        (0..20u32).all(|key| table.put(&key.to_le_bytes(), b"value").is_ok()).then_some(())
-    });
+    pair.wait_until_stored();
 }
