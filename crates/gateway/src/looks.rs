@@ -29,12 +29,12 @@ use rustix::time::{ClockId, clock_gettime};
 const SHORT: Duration = Duration::from_millis(10);
 /// The processor time of longer looks that are made in a row.
 const BUDGET: Duration = Duration::from_secs(1);
-/// Beyond the budget, longer looks at one thing take one in so many parts of a processor.
+/// Beyond the budget, longer looks at one thing take one of these parts of a processor.
 const PART: u32 = 50;
 /// For a look that takes longer than this nobody waits who can have a figure.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What a look at the table has brought.
+/// The outcome of a look at the table.
 #[derive(Debug)]
 pub(crate) struct Seen<T> {
     pub what: Arc<T>,
@@ -66,7 +66,7 @@ pub(crate) struct Looks {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// What is asked for, in order.
+    /// The looks that are asked for, in order.
     queue: VecDeque<Thing>,
     usage: Figure<Vec<Usage>>,
     keys: Figure<u64>,
@@ -78,7 +78,7 @@ pub(crate) enum Thing {
     Keys,
 }
 
-/// What a look can bring.
+/// A kind of outcome.
 pub(crate) trait Sight: Sized {
     const THING: Thing;
     fn of(state: &mut State) -> &mut Figure<Self>;

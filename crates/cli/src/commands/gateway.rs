@@ -48,7 +48,8 @@ pub struct GatewayArgs {
     /// [default: 127.0.0.1:6379, if --memcached is not given either]
     #[arg(long, value_name = "ADDRESS")]
     resp: Vec<String>,
-    /// Where clients of memcached connect: HOST:PORT or unix:PATH; may be given more than once
+    /// Where clients of memcached connect: HOST:PORT (all addresses of HOST) or unix:PATH; may be
+    /// given more than once
     /// [default: 127.0.0.1:11211, if --resp is not given either]
     #[arg(long, value_name = "ADDRESS")]
     memcached: Vec<String>,

@@ -74,7 +74,7 @@ pub fn run(args: &StatsArgs) -> Result<Answer> {
     let mut info = cluster.info();
     let (mut usages, mut failure) = (Vec::new(), None);
     for table in &info.tables {
-        // What stands in the way of one table stands in that of most.
+        // A node that is away stands in the way of most tables.
         let usage = failure.is_none().then(|| cluster.table(&table.name).and_then(|t| t.usage()));
         usages.push(usage.transpose().unwrap_or_else(|error| {
             failure = Some((table.name.clone(), error));
