@@ -9,9 +9,8 @@ pub mod namespaces;
 pub mod wire;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use crate::support::{PATIENCE, wait_for, wait_within};
+use crate::support::wait_for;
 pub use config::HOSTS;
 
 /// The folder that guests share.
@@ -61,12 +60,7 @@ impl Guest {
 
     /// Waits for a text of the other guest's.
     pub fn hear(&self, name: &str) -> String {
-        self.hear_within(PATIENCE, name)
-    }
-
-    /// The same, for what another guest takes long to tell.
-    pub fn hear_within(&self, time: Duration, name: &str) -> String {
-        wait_within(time, name, || std::fs::read_to_string(in_shared(name.into())).ok())
+        wait_for(name, || std::fs::read_to_string(in_shared(name.into())).ok())
     }
 }
 

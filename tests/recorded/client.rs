@@ -65,6 +65,9 @@ const PATIENCE_WITH_NODE: Duration = Duration::from_secs(60);
 /// Before a device that cannot be used is tried again, or a node that is unreachable. A node that
 /// goes down says so at once, so tries alone are no measure of time.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Before the next operation after one that needs a node out of reach, which fails at once. Of a
+/// batch that fails, each write is of unknown outcome, and thousands of them have no verdict.
+const REST: Duration = Duration::from_millis(4);
 
 /// The home node may be down at the moment, and come back; so may the port of this host.
 fn connect(task: &Task) -> (Cluster, loch::Table) {
@@ -122,7 +125,9 @@ impl Client<'_> {
                     }
                     _ => self.operate(key, ask).await,
                 };
+                let is_away = done.as_ref().is_err_and(is_away);
                 self.note(number, key, self.outcome(key, ask, done));
+                rest_if(is_away);
             }
             if let Some((key, tag, value)) = before {
                 assert_eq!(self.tag(key, &value), tag, "key {key} changed under a pin");
@@ -199,6 +204,7 @@ impl Client<'_> {
             });
             self.note(numbers[at], key, answer);
         }
+        rest_if(error.as_ref().is_some_and(is_away));
     }
 
     /// The tag of a value that was found.
@@ -300,12 +306,21 @@ impl Client<'_> {
     fn is_expected(&self, error: &Error) -> bool {
         match error {
             Error::Timeout { .. } | Error::IndexFull { .. } | Error::OutOfMemory { .. } => true,
-            // A port that is down is no way to a node either; the device says so in its words.
-            Error::NodeUnreachable { .. } | Error::Refused { .. } | Error::Device { .. } => {
-                self.task.over_network
-            }
-            _ => false,
+            error => self.task.over_network && is_away(error),
         }
+    }
+}
+
+/// Whether a node was out of reach.
+fn is_away(error: &Error) -> bool {
+    // A port that is down is no way to a node either; the device says so in its words.
+    matches!(error, Error::NodeUnreachable { .. } | Error::Refused { .. } | Error::Device { .. })
+}
+
+/// Lets a node come back that was out of reach; all lanes rest.
+fn rest_if(is_away: bool) {
+    if is_away {
+        std::thread::sleep(REST);
     }
 }
 

@@ -48,18 +48,13 @@ pub fn is_long() -> bool {
 ///
 /// # Panics
 /// If it does not in time.
-pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    wait_within(PATIENCE, what, look)
-}
-
-/// The same, for what takes long where there is much of it.
-pub fn wait_within<T>(time: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(begun.elapsed() < time, "waited in vain for {what}");
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
         thread::sleep(POLL);
     }
 }

@@ -39,7 +39,10 @@ pub(crate) enum Found {
     NoOrder {
         blocked: usize,
     },
-    Exhausted,
+    /// The budget was too small; the longest attempts ended before this operation.
+    Exhausted {
+        blocked: usize,
+    },
 }
 
 /// Whether the operations, all on one key that has no value at first, have an order. Looks at no
@@ -47,13 +50,12 @@ pub(crate) enum Found {
 pub(crate) fn search(operations: &[Operation], budget: u64) -> Found {
     let of_key = prepare(operations);
     let mut search = Search::new(&of_key, budget);
-    match search.run() {
+    let found = search.run();
+    let blocked = of_key.must.get(search.blocked).map_or(0, |must| must.origin);
+    match found {
         Some(true) => Found::Order,
-        Some(false) => {
-            let blocked = of_key.must.get(search.blocked).map_or(0, |must| must.origin);
-            Found::NoOrder { blocked }
-        }
-        None => Found::Exhausted,
+        Some(false) => Found::NoOrder { blocked },
+        None => Found::Exhausted { blocked },
     }
 }
 

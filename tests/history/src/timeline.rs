@@ -21,7 +21,7 @@ pub fn timeline(history: &History) -> String {
     let blocked = history.by_key().into_iter().find_map(|(_, operations)| {
         match search(&operations, BUDGET) {
             Found::NoOrder { blocked } => Some(operations[blocked]),
-            Found::Order | Found::Exhausted => None,
+            Found::Order | Found::Exhausted { .. } => None,
         }
     });
     timeline_of(history, blocked.as_ref())

@@ -2,10 +2,13 @@
 
 use std::fmt;
 
-use crate::history::{History, Operation};
+use crate::history::{Ask, History, Operation};
 use crate::search::{Found, search};
 use crate::shrink::shrink_key;
 use crate::timeline::{duration, timeline_of, worded};
+
+/// Operations of known outcome that are shown of a search that was too long.
+const NEAR_MAX: usize = 40;
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +22,10 @@ pub enum Verdict {
     Exhausted {
         /// The key.
         key: u64,
+        /// The operation before which the longest attempts ended.
+        blocked: Box<Operation>,
+        /// The operations that were under way then, and those of unknown outcome.
+        near: History,
     },
 }
 
@@ -42,7 +49,11 @@ pub fn check(history: &History, budget: u64) -> Verdict {
     for (key, operations) in history.by_key() {
         match search(&operations, budget) {
             Found::Order => (),
-            Found::Exhausted => verdict = Verdict::Exhausted { key },
+            Found::Exhausted { blocked } => {
+                let blocked = Box::new(operations[blocked]);
+                let near = near(&operations, &blocked);
+                verdict = Verdict::Exhausted { key, blocked, near };
+            }
             Found::NoOrder { blocked } => {
                 let shrunk = shrink_key(&operations, budget);
                 let blocked = match search(&shrunk, budget) {
@@ -61,6 +72,21 @@ pub fn check(history: &History, budget: u64) -> Verdict {
     verdict
 }
 
+/// What a reader needs to see why an attempt ended: what was under way shortly before this
+/// operation returned, and what of unknown outcome may have come between.
+fn near(operations: &[Operation], blocked: &Operation) -> History {
+    let until = blocked.until();
+    let mut known: Vec<&Operation> =
+        operations.iter().filter(|o| o.is_known() && o.called <= until).collect();
+    known.sort_by_key(|o| o.returned);
+    let known = known.into_iter().rev().take(NEAR_MAX);
+    let from = known.clone().map(|o| o.called).min().unwrap_or(0);
+    let open = operations
+        .iter()
+        .filter(|o| !o.is_known() && o.ask != Ask::Get && o.called <= until && o.until() >= from);
+    open.chain(known).copied().collect()
+}
+
 impl Verdict {
     /// Whether there is an order for each key.
     #[must_use]
@@ -73,7 +99,13 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Linearizable => f.write_str("linearizable"),
-            Self::Exhausted { key } => write!(f, "key {key}: the budget did not suffice"),
+            Self::Exhausted { key, blocked, near } => {
+                writeln!(
+                    f,
+                    "key {key}: the budget did not suffice; the longest attempts ended here:"
+                )?;
+                f.write_str(&timeline_of(near, Some(blocked)))
+            }
             Self::Violation(violation) => violation.fmt(f),
         }
     }

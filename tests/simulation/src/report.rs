@@ -87,7 +87,7 @@ impl Report {
 pub fn judge(history: &History, budget: u64) -> Result<(), String> {
     match check(history, budget) {
         Verdict::Linearizable => Ok(()),
-        Verdict::Exhausted { key } => Err(format!("key {key}: {BUDGET_SPENT}")),
+        Verdict::Exhausted { key, .. } => Err(format!("key {key}: {BUDGET_SPENT}")),
         Verdict::Violation(violation) => {
             Err(format!("not linearizable\n{}", timeline(&violation.history)))
         }
