@@ -20,7 +20,7 @@ use loch::Version;
 use crate::context::Context;
 use crate::copies::{Copies, Share};
 use crate::figures::add;
-use crate::limits::{COPIES_BYTES_MAX, OUTPUT_BYTES, UNTAKEN_BYTES_MAX};
+use crate::limits::{COPIES_BYTES_MAX, LONG_BYTES, OUTPUT_BYTES, STEP_BYTES, UNTAKEN_BYTES_MAX};
 use crate::store::Held;
 
 /// The answers of a connection that the system has not taken yet.
@@ -105,9 +105,11 @@ impl<'t> Output<'t> {
     async fn write_all(&mut self, to: &mut impl Write, cx: &Context<'t>) -> io::Result<bool> {
         loop {
             let rest = &self.bytes[self.written..];
-            let written = write(to, rest, cx)?;
-            self.written += written;
-            self.sent += written as u64;
+            write_pieces(to, rest, cx, |count| {
+                self.written += count;
+                self.sent += count as u64;
+            })
+            .await?;
             if self.written < self.bytes.len() {
                 self.drop_written();
                 self.unpin();
@@ -119,9 +121,11 @@ impl<'t> Output<'t> {
             let Some(long) = self.long.take() else { return has_gone(to) };
             let long = self.long.insert(long.found(cx).await?);
             if let Place::Pinned(_, value) = &long.place {
-                let written = write(to, &value[long.rest.clone()], cx)?;
-                long.rest.start += written;
-                self.sent += written as u64;
+                write_pieces(to, &value[long.rest.clone()], cx, |count| {
+                    long.rest.start += count;
+                    self.sent += count as u64;
+                })
+                .await?;
             }
             self.unpin();
         }
@@ -162,6 +166,27 @@ fn has_gone(to: &mut impl Write) -> io::Result<bool> {
     }
 }
 
+/// Writes as much as the system takes now, and counts it. The system may take many MiB for each of
+/// many clients, so a round has few long pieces.
+async fn write_pieces(
+    to: &mut impl Write,
+    bytes: &[u8],
+    cx: &Context<'_>,
+    mut count: impl FnMut(usize),
+) -> io::Result<()> {
+    for piece in bytes.chunks(STEP_BYTES) {
+        if piece.len() >= LONG_BYTES {
+            cx.pace().step(piece.len()).await;
+        }
+        let written = write(to, piece, cx)?;
+        count(written);
+        if written < piece.len() {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Writes as much as the system takes now.
 fn write(to: &mut impl Write, bytes: &[u8], cx: &Context<'_>) -> io::Result<usize> {
     let mut written = 0;
@@ -180,6 +205,10 @@ fn write(to: &mut impl Write, bytes: &[u8], cx: &Context<'_>) -> io::Result<usiz
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::future::Future;
+    use std::task::{self, Waker};
+
     use loch::lanes::block_on;
 
     use super::*;
@@ -234,6 +263,51 @@ mod tests {
             drop(second);
             assert_eq!(copies.bytes(), others as u64, "all is given back");
         }
+    }
+
+    #[test]
+    fn a_round_has_few_long_pieces_however_much_clients_take() {
+        struct Taking<'a>(&'a Cell<usize>);
+
+        impl Write for Taking<'_> {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.set(self.0.get() + bytes.len());
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let shared = Shared::for_test();
+        let table = shared.cluster.table("default").unwrap();
+        let load = Load::new(&shared.work, &shared.copies);
+        let cx = Context::new(&shared, Store::new(&table, &shared.uses, &load), 0);
+        let value = vec![7; 2 * STEP_BYTES + 100];
+        table.put(b"k", &value).unwrap();
+        let (taken, clients) = (Cell::new(0), 3);
+        let mut turns: Vec<_> = (0..clients)
+            .map(|_| {
+                let (cx, mut to, copies) = (&cx, Taking(&taken), &shared.copies);
+                Box::pin(async move {
+                    let mut output = Output::new(copies);
+                    let value = cx.store.pin(b"k").await.unwrap().unwrap();
+                    let len = value.len();
+                    output.send(b"k", value, 0..len, b"");
+                    output.bytes = vec![1; STEP_BYTES + 1];
+                    assert!(output.flush(&mut to, cx).await.unwrap());
+                })
+            })
+            .collect();
+        let mut lanes = task::Context::from_waker(Waker::noop());
+        while !turns.is_empty() {
+            cx.pace().begin_round();
+            let before = taken.get();
+            turns.retain_mut(|turn| turn.as_mut().poll(&mut lanes).is_pending());
+            assert!(taken.get() <= before + STEP_BYTES + clients * LONG_BYTES, "in one round");
+        }
+        assert_eq!(taken.get(), clients * (value.len() + STEP_BYTES + 1));
     }
 
     #[test]
