@@ -209,7 +209,7 @@ async fn answer_one<'t>(
 ) -> Result<Option<usize>, Failure> {
     let start = output.bytes.len();
     let pinned = loop {
-        match failure::found(cx.store.pin(key).await) {
+        match failure::found(cx.store.pin_to_send(key).await) {
             // The thread's other turns have all pins, each until it has sent what it can. A copy
             // would be on no account.
             Err(Error::TooManyPins { .. }) => cx.pace().next_round().await,
@@ -255,7 +255,7 @@ pub(crate) async fn answer_part<'t>(
     output: &mut Output<'t>,
 ) -> bool {
     // An error is found again by the request that is executed instead.
-    let Ok(Some(value)) = cx.store.pin(key).await else { return false };
+    let Ok(Some(value)) = cx.store.pin_to_send(key).await else { return false };
     let data_len = item::split(&value).1.len();
     let (Some(part), start) = (part(data_len), value.len() - data_len) else { return false };
     head(part.len(), &mut output.bytes);

@@ -86,6 +86,11 @@ impl Pace {
         self.resting.get()
     }
 
+    /// How many turns wait for a round that has room for their next step.
+    pub fn queued(&self) -> usize {
+        self.waiting.numbers.borrow().len()
+    }
+
     /// Goes on in the next round, if this one has taken a moment already.
     #[inline]
     pub async fn breathe(&self) {

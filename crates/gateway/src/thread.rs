@@ -217,8 +217,8 @@ impl<'a, 't> Thread<'a, 't> {
         ended: &mut Vec<Turn<'t>>,
         lanes: &mut task::Context<'_>,
     ) -> io::Result<()> {
-        let resting = self.cx.pace().resting();
-        while !self.ready.is_empty() && turns.has_room(resting) && !self.is_over() {
+        let waiting = self.cx.pace().resting() + self.cx.pace().queued();
+        while !self.ready.is_empty() && turns.has_room(waiting) && !self.is_over() {
             let Some(number) = self.ready.pop_front() else { break };
             // It may have ended since.
             let Some(place) = &mut self.places[number] else { continue };

@@ -2,7 +2,8 @@
 //!
 //! A turn that ends makes room for another one at once, whatever the others wait for: if a node
 //! does not answer, those who want nothing of it are served meanwhile. A turn that rests, until
-//! another thread wakes this one, takes no room from others. A turn can be dropped between two
+//! another thread wakes this one, takes no room from others, and neither does one that waits until
+//! long steps of others are done. A turn can be dropped between two
 //! polls, as an operation on a table can.
 
 use std::future::Future;
@@ -46,11 +47,11 @@ impl<F: Future> Turns<F> {
         self.live == 0
     }
 
-    /// Whether one more turn may begin beside these, so many of which rest.
-    pub fn has_room(&self, resting: usize) -> bool {
+    /// Whether one more turn may begin beside these, so many of which rest or wait for a step.
+    pub fn has_room(&self, waiting: usize) -> bool {
         let is_short = |lane: &&Lane<F>| lane.began.elapsed() < LONG;
         // Turns that rested may have been dropped since.
-        let awake = self.live.saturating_sub(resting);
+        let awake = self.live.saturating_sub(waiting);
         awake < LANES
             || awake < TURNS_MAX && self.lanes[..self.live].iter().filter(is_short).count() < LANES
     }
