@@ -16,7 +16,7 @@
 //!    table that may have values which expire. Without such a table it sleeps until its bell rings,
 //!    or for [`SLEEP_MAX`].
 //!    Two scrubs are at least [`SCRUB_INTERVAL`] apart, and [`SCRUB_TIMES`] times as long as the
-//!    first one took; a scrub that failed, or met leaked entries in slabs that clients had closed,
+//!    first one worked, without its waits for other nodes to let it in; a scrub that failed, or met leaked entries in slabs that clients had closed,
 //!    is repeated after ever longer pauses.
 //! 3. A session that lives may have verbs under way that take entries out of the index. So a scrub
 //!    for such sessions waits for a grace period before it lists what no word shows.
@@ -26,6 +26,7 @@
 //! serves the other nodes meanwhile, but a scrub needs all nodes. A scrubber that dies in the
 //! middle of a step leaves the same work as before the step.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::pin;
@@ -156,6 +157,7 @@ impl Scrubber {
             have_left: have_kept,
             pause: SCRUB_INTERVAL,
             next_scrub: Instant::now(),
+            worked: Cell::default(),
         };
         let thread = std::thread::Builder::new()
             .name("loch-scrubber".into())
@@ -199,6 +201,8 @@ struct ScrubberThread<C> {
     pause: Duration,
     /// The earliest time of the next scrub.
     next_scrub: Instant,
+    /// How long it has driven futures so far, which keeps a processor busy.
+    worked: Cell<Duration>,
 }
 
 /// The reason why a pass did not reach its end.
@@ -326,10 +330,10 @@ impl<C: ClusterAccess> ScrubberThread<C> {
             self.release = !memory.is_complete();
         }
         if self.scrub && may_scrub && memory.is_complete() {
-            let begun = Instant::now();
+            let before = self.worked.get();
             let scrubbed = self.scrub_tables(&memory, session);
-            let took = begun.elapsed();
-            self.next_scrub = begun + took + SCRUB_INTERVAL.max(took * SCRUB_TIMES);
+            let worked = self.worked.get() - before;
+            self.next_scrub = Instant::now() + SCRUB_INTERVAL.max(worked * SCRUB_TIMES);
             scrubbed?;
             (self.scrub, self.have_left) = (false, false);
         }
@@ -452,14 +456,18 @@ impl<C: ClusterAccess> ScrubberThread<C> {
 
     /// Runs a future to its end, or until the node stops.
     fn drive<T>(&self, future: impl Future<Output = T>) -> Result<T, Halt> {
-        let mut future = pin!(future);
+        let (mut future, begun) = (pin!(future), Instant::now());
         let mut cx = Context::from_waker(Waker::noop());
-        while !self.stopping.load(Ordering::Acquire) {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                return Ok(output);
+        let outcome = loop {
+            if self.stopping.load(Ordering::Acquire) {
+                break Err(Halt::Stopped);
             }
-        }
-        Err(Halt::Stopped)
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                break Ok(output);
+            }
+        };
+        self.worked.set(self.worked.get() + begun.elapsed());
+        outcome
     }
 }
 
@@ -501,5 +509,73 @@ fn report(table: &str, dti: u8, scrubbed: Scrubbed) {
     let Scrubbed { entries, freed, freed_bytes, tentative, moves, .. } = scrubbed;
     if freed + tentative + moves > 0 {
         tracing::info!(table, dti, entries, freed, freed_bytes, tentative, moves, "scrubbed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use loch_fabric::shm::Region;
+
+    use super::*;
+    use crate::layout::memory::Member;
+    use crate::{ByteSize, Node, NodeConfig};
+
+    /// A node that takes long to let anyone in.
+    struct Slow<A>(MappedAccess<A>);
+
+    impl<A: FnMut() -> Result<Arc<ClusterMemory>> + Send + 'static> ClusterAccess for Slow<A> {
+        type Endpoint = ShmEndpoint;
+
+        fn memory(&mut self) -> Result<Arc<ClusterMemory>> {
+            self.0.memory()
+        }
+
+        fn endpoint(
+            &mut self,
+            memory: &ClusterMemory,
+            table: &TableView,
+            session: SessionId,
+        ) -> Result<ShmEndpoint> {
+            std::thread::sleep(SCRUB_INTERVAL / 2);
+            self.0.endpoint(memory, table, session)
+        }
+    }
+
+    /// A scrub that had waited for a node that stood still was followed by a pause nine times as
+    /// long, and what was left meanwhile stayed.
+    #[test]
+    fn a_wait_for_a_node_is_followed_by_no_long_pause() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("r");
+        let config = NodeConfig {
+            socket: dir.path().join("s"),
+            region: Some(at.clone()),
+            memory: ByteSize::new(16 << 20),
+            ..NodeConfig::default()
+        };
+        Node::start(config).unwrap().stop();
+        let region = Arc::new(Region::open(&at, true).unwrap());
+        let own = Member::read(String::new(), PathBuf::new(), region).unwrap();
+        let sessions = Arc::new(Sessions::restore(&own, true).0);
+        let attach = move || ClusterMemory::join(vec![Some(own.clone())], 0).map(Arc::new);
+        let mut scrubber = ScrubberThread {
+            node: 0,
+            session: sessions.open_scrubber(),
+            bell: sessions.scrubber_bell(),
+            sessions,
+            cluster: Slow(MappedAccess::new(0, attach)),
+            stopping: Arc::default(),
+            release: false,
+            scrub: true,
+            have_left: true,
+            pause: SCRUB_INTERVAL,
+            next_scrub: Instant::now(),
+            worked: Cell::default(),
+        };
+        assert!(scrubber.pass(true).is_ok() && !scrubber.scrub);
+        assert!(scrubber.worked.get() > Duration::ZERO);
+        assert!(scrubber.next_scrub <= Instant::now() + SCRUB_INTERVAL);
     }
 }
