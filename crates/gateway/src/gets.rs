@@ -13,7 +13,7 @@ use crate::failure::{self, Failure};
 use crate::figures::add;
 use crate::item::{self, Traits};
 use crate::limits::{BATCH_BYTES, BATCH_REQUESTS, LONG_BYTES};
-use crate::output::Output;
+use crate::output::{Output, pin_to_send};
 
 /// What was found under a key.
 #[derive(Clone, Copy, Debug)]
@@ -209,7 +209,7 @@ async fn answer_one<'t>(
 ) -> Result<Option<usize>, Failure> {
     let start = output.bytes.len();
     let pinned = loop {
-        match failure::found(cx.store.pin_to_send(key).await) {
+        match failure::found(pin_to_send(cx, key).await) {
             // The thread's other turns have all pins, each until it has sent what it can. A copy
             // would be on no account.
             Err(Error::TooManyPins { .. }) => cx.pace().next_round().await,
@@ -255,7 +255,7 @@ pub(crate) async fn answer_part<'t>(
     output: &mut Output<'t>,
 ) -> bool {
     // An error is found again by the request that is executed instead.
-    let Ok(Some(value)) = cx.store.pin_to_send(key).await else { return false };
+    let Ok(Some(value)) = pin_to_send(cx, key).await else { return false };
     let data_len = item::split(&value).1.len();
     let (Some(part), start) = (part(data_len), value.len() - data_len) else { return false };
     head(part.len(), &mut output.bytes);

@@ -60,7 +60,7 @@ impl<'t> Long<'t> {
     /// The same, whose value can be read.
     async fn found(self, cx: &Context<'t>) -> io::Result<Self> {
         let Place::Later(key, version) = self.place else { return Ok(self) };
-        let value = cx.store.pin_to_send(&key).await.map_err(io::Error::other)?;
+        let value = pin_to_send(cx, &key).await.map_err(io::Error::other)?;
         let value = value.filter(|value| value.version() == version);
         let value = value.ok_or(io::ErrorKind::NotFound)?;
         Ok(Self { place: Place::Pinned(key, value), ..self })
@@ -156,6 +156,25 @@ impl<'t> Output<'t> {
             self.long = Some(Long { place, rest: part.start + 1..part.end, tail });
         }
     }
+}
+
+/// The value of a key, of which the first piece is sent at once: that is a step of the round.
+pub(crate) async fn pin_to_send<'t>(
+    cx: &Context<'t>,
+    key: &[u8],
+) -> loch::Result<Option<Held<'t>>> {
+    let longs = &cx.store.load().longs;
+    let known = longs.len(key);
+    if let Some(len) = known {
+        cx.pace().step(len.min(STEP_BYTES)).await;
+    }
+    let value = cx.store.pin(key).await?;
+    let len = value.as_ref().map_or(0, |value| value.len());
+    longs.note(key, len);
+    if known.is_none() && len >= LONG_BYTES {
+        cx.pace().stepped(len.min(STEP_BYTES));
+    }
+    Ok(value)
 }
 
 /// Whether the system has all that was written: a connection with TLS may keep some of it.
@@ -294,7 +313,7 @@ mod tests {
                 let (cx, mut to, copies) = (&cx, Taking(&taken), &shared.copies);
                 Box::pin(async move {
                     let mut output = Output::new(copies);
-                    let value = cx.store.pin_to_send(b"k").await.unwrap().unwrap();
+                    let value = pin_to_send(cx, b"k").await.unwrap().unwrap();
                     let len = value.len();
                     output.send(b"k", value, 0..len, b"");
                     output.bytes = b"head".to_vec();

@@ -19,7 +19,7 @@ use loch::{
 
 use crate::failure::{Failure, found};
 use crate::item::{self, Traits};
-use crate::limits::{LONG_BYTES, STEP_BYTES, UPDATE_TIME, WORK_COPIES};
+use crate::limits::{LONG_BYTES, UPDATE_TIME, WORK_COPIES};
 use crate::load::{Grant, Load};
 use crate::uses::Uses;
 
@@ -323,22 +323,6 @@ impl<'t> Store<'t> {
         let grant = (len >= LONG_BYTES).then(|| self.load.work.have(len));
         drop(known);
         Ok(value.map(|value| Held { value, _grant: grant }))
-    }
-
-    /// The same, for a value of which the first piece is sent at once: that is a step of the round.
-    pub async fn pin_to_send(self, key: &[u8]) -> loch::Result<Option<Held<'t>>> {
-        let Load { longs, pace, .. } = self.load;
-        let known = longs.len(key);
-        if let Some(len) = known {
-            pace.step(len.min(STEP_BYTES)).await;
-        }
-        let value = self.pin(key).await?;
-        let len = value.as_ref().map_or(0, |value| value.len());
-        longs.note(key, len);
-        if known.is_none() && len >= LONG_BYTES {
-            pace.stepped(len.min(STEP_BYTES));
-        }
-        Ok(value)
     }
 
     /// Looks at the item where it is.

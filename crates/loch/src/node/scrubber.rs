@@ -16,8 +16,8 @@
 //!    table that may have values which expire. Without such a table it sleeps until its bell rings,
 //!    or for [`SLEEP_MAX`].
 //!    Two scrubs are at least [`SCRUB_INTERVAL`] apart, and [`SCRUB_TIMES`] times as long as the
-//!    first one worked, without its waits for other nodes to let it in; a scrub that failed, or met leaked entries in slabs that clients had closed,
-//!    is repeated after ever longer pauses.
+//!    first one worked, without its waits for other nodes to let it in; a scrub that failed, or met
+//!    leaked entries in slabs that clients had closed, is repeated after ever longer pauses.
 //! 3. A session that lives may have verbs under way that take entries out of the index. So a scrub
 //!    for such sessions waits for a grace period before it lists what no word shows.
 //!
