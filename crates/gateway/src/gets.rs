@@ -125,7 +125,7 @@ pub(crate) async fn answer<'t>(
     format: &impl Format,
     output: &mut Output<'t>,
 ) -> Result<usize, Failure> {
-    let count = keys.len().min(batch.len());
+    let count = until_long(cx, &keys[..keys.len().min(batch.len())]);
     let start = output.bytes.len();
     if count > 1 {
         match answer_short(cx, &keys[..count], format, output).await {
@@ -143,6 +143,13 @@ pub(crate) async fn answer<'t>(
     let Some(len) = answer_one(cx, keys[0], format, output).await? else { return Ok(0) };
     batch.learn(1, len);
     Ok(1)
+}
+
+/// How many of these keys come before the first one whose value is known to be long. That one is
+/// read by itself: a copy of it, if there has to be one, needs memory that others may have.
+fn until_long(cx: &Context<'_>, keys: &[&[u8]]) -> usize {
+    let longs = &cx.store.load().longs;
+    keys.iter().position(|key| longs.len(key).is_some()).unwrap_or(keys.len())
 }
 
 /// Answers GETs of the first keys, up to a value that is long or an item that needs more.
@@ -165,6 +172,10 @@ async fn answer_short(
         output.extend_from_slice(format.tail(number, found.is_some()));
     };
     let done = cx.store.table().asynch().get_each(keys, |number, value| {
+        // Also those behind the last one, which are read again.
+        if let Some(value) = value.as_ref().filter(|value| value.len() >= LONG_BYTES) {
+            cx.store.load().longs.note(keys[number], value.len());
+        }
         if number >= last {
             return;
         }
@@ -282,4 +293,53 @@ fn write_head(
 fn count(cx: &Context<'_>, hits: u64, misses: u64) {
     add(&cx.figures().counters.hits, hits);
     add(&cx.figures().counters.misses, misses);
+}
+
+#[cfg(test)]
+mod tests {
+    use loch::lanes::block_on;
+
+    use super::*;
+    use crate::context::Shared;
+    use crate::load::Load;
+    use crate::store::Store;
+
+    struct Plain;
+
+    impl Format for Plain {
+        fn head(&self, _: usize, _: Option<&Found>, _: &mut Vec<u8>) {}
+
+        fn tail(&self, _: usize, _: bool) -> &'static [u8] {
+            b""
+        }
+    }
+
+    /// A batch over a network had a copy of each of its values, and no memory for them.
+    #[test]
+    fn values_that_are_known_to_be_long_are_read_one_by_one() {
+        let shared = Shared::for_test();
+        let table = shared.cluster.table("default").unwrap();
+        let load = Load::new(&shared.work, &shared.copies);
+        let cx = Context::new(&shared, Store::new(&table, &shared.uses, &load), 0);
+        let (short, long) = (vec![1; 100], vec![2; LONG_BYTES]);
+        let keys: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+        for (key, value) in keys.iter().zip([&short, &long, &short, &long]) {
+            table.put(key, value).unwrap();
+        }
+        let bytes_of_answer = || {
+            let (mut batch, mut output) = (Batch(4), Output::new(&shared.copies));
+            let before = table.counters().verbs.bytes;
+            let answered = answer(&cx, &keys, &mut batch, &Plain, &mut output);
+            assert_eq!((block_on(answered).unwrap(), &output.bytes), (1, &short));
+            table.counters().verbs.bytes - before
+        };
+        assert!(bytes_of_answer() >= 2 * LONG_BYTES as u64, "nobody knew of them");
+        assert!(bytes_of_answer() < LONG_BYTES as u64);
+        assert_eq!(load.longs.len(b"d"), Some(LONG_BYTES));
+        // One that has become short is in batches again.
+        table.put(b"b", &short).unwrap();
+        let (mut batch, mut output) = (Batch(2), Output::new(&shared.copies));
+        let mut answered = || block_on(answer(&cx, &keys[1..], &mut batch, &Plain, &mut output));
+        assert_eq!((answered().unwrap(), load.longs.len(b"b")), (1, None));
+    }
 }
