@@ -86,9 +86,9 @@ impl Pace {
         self.resting.get()
     }
 
-    /// How many turns wait for a round that has room for their next step.
-    pub fn queued(&self) -> usize {
-        self.waiting.numbers.borrow().len()
+    /// How many turns have said so in this round, or wait until long steps of others are done.
+    pub fn waiting(&self) -> usize {
+        self.resting() + self.waiting.numbers.borrow().len()
     }
 
     /// Goes on in the next round, if this one has taken a moment already.
@@ -177,12 +177,15 @@ mod tests {
         };
         (0..3).for_each(|_| round(&mut turns));
         assert_eq!(*done.borrow(), [0, 0, 1]);
+        pace.rest();
+        assert_eq!(pace.waiting(), 4 + 1);
         // One that is given up makes room for the next.
         drop(turns.remove(3));
         while !turns.is_empty() {
             round(&mut turns);
         }
         assert_eq!(*done.borrow(), [0, 0, 1, 2, 0, 1, 2, 1, 2]);
+        assert_eq!(pace.waiting(), 0);
     }
 
     /// A thread that sees more long values than it remembers makes such steps in each round.

@@ -217,7 +217,7 @@ impl<'a, 't> Thread<'a, 't> {
         ended: &mut Vec<Turn<'t>>,
         lanes: &mut task::Context<'_>,
     ) -> io::Result<()> {
-        let waiting = self.cx.pace().resting() + self.cx.pace().queued();
+        let waiting = self.cx.pace().waiting();
         while !self.ready.is_empty() && turns.has_room(waiting) && !self.is_over() {
             let Some(number) = self.ready.pop_front() else { break };
             // It may have ended since.
