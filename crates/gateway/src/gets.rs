@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use loch::{Error, Version};
+use loch::Version;
 
 use crate::context::Context;
 use crate::failure::{self, Failure};
@@ -219,14 +219,7 @@ async fn answer_one<'t>(
     output: &mut Output<'t>,
 ) -> Result<Option<usize>, Failure> {
     let start = output.bytes.len();
-    let pinned = loop {
-        match failure::found(pin_to_send(cx, key).await) {
-            // The thread's other turns have all pins, each until it has sent what it can. A copy
-            // would be on no account.
-            Err(Error::TooManyPins { .. }) => cx.pace().next_round().await,
-            pinned => break pinned?,
-        }
-    };
+    let pinned = failure::found(pin_to_send(cx, key).await)?;
     let is_hit = match pinned {
         None => {
             write_head(cx, 0, None, format, &mut output.bytes);

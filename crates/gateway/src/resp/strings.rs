@@ -7,11 +7,12 @@ use super::options::{SYNTAX, Unit, is, number};
 use super::reply::Reply;
 use super::transaction::TOO_LONG;
 use crate::context::Context;
+use crate::copies::Share;
 use crate::failure::Failure;
 use crate::figures::add;
 use crate::gets::{Format, Found};
 use crate::item::{self, Traits};
-use crate::limits::EXEC_BYTES_MAX;
+use crate::limits::{EXEC_BYTES_MAX, OUTPUT_BYTES};
 use crate::store::{Change, Expires, Item, Store, View};
 
 pub(super) async fn execute(
@@ -47,18 +48,7 @@ pub(super) async fn execute(
             reply.value(item.as_ref().map(Item::data));
         }
         "getex" => getex(cx, store, request, reply).await?,
-        "mget" => {
-            reply.array(request.len() - 1);
-            // Only a transaction has it executed like that.
-            let start = reply.bytes.len();
-            for key in &request[1..] {
-                cx.pace().breathe().await;
-                if reply.bytes.len() - start > EXEC_BYTES_MAX {
-                    return Err(TOO_LONG.into());
-                }
-                get(cx, store, key, reply).await?;
-            }
-        }
+        "mget" => mget(cx, store, &request[1..], reply).await?,
         "mset" => mset(store, request, reply).await?,
         "msetnx" => msetnx(store, request, reply).await?,
         "strlen" => {
@@ -104,6 +94,31 @@ pub(super) async fn get(
         reply.value(item.map(|item| item.data));
     };
     store.read(key, get).await
+}
+
+/// As a transaction executes it: all answers are held until its end.
+async fn mget(
+    cx: &Context<'_>,
+    store: Store<'_>,
+    keys: &[&[u8]],
+    reply: &mut Reply<'_>,
+) -> Result<(), Failure> {
+    reply.array(keys.len());
+    let (start, copies) = (reply.bytes.len(), &cx.shared.copies);
+    let mut held = Share::of(&copies.held);
+    for key in keys {
+        let len = reply.bytes.len() - start;
+        held.set(len);
+        cx.pace().breathe().await;
+        if len > EXEC_BYTES_MAX {
+            return Err(TOO_LONG.into());
+        }
+        if len > OUTPUT_BYTES && !copies.may_hold() {
+            return Err(Failure::Held);
+        }
+        get(cx, store, key, reply).await?;
+    }
+    Ok(())
 }
 
 /// The answers to GETs.
@@ -357,7 +372,33 @@ pub(super) fn millis_left(at: SystemTime) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use loch::lanes::block_on;
+
     use super::*;
+    use crate::context::Shared;
+    use crate::limits::HELD_BYTES_MAX;
+    use crate::load::Load;
+
+    /// Each client's list of keys had 64 MB of answers, which no other client saw.
+    #[test]
+    fn a_list_of_keys_in_a_transaction_is_answered_while_there_is_memory_for_it() {
+        let shared = Shared::for_test();
+        let table = shared.cluster.table("default").unwrap();
+        let load = Load::new(&shared.work, &shared.copies);
+        let cx = Context::new(&shared, Store::new(&table, &shared.uses, &load), 0);
+        table.put(b"k", &[7; 30_000]).unwrap();
+        let keys = vec![b"k".as_slice(); 100];
+        let mut others = Share::of(&shared.copies.held);
+        for (free, most) in [(HELD_BYTES_MAX, 100), (300_000, 11), (0, 3)] {
+            others.set(HELD_BYTES_MAX - free);
+            let mut bytes = Vec::new();
+            let mut reply = Reply { bytes: &mut bytes, resp: 2 };
+            let done = block_on(mget(&cx, cx.store, &keys, &mut reply));
+            assert_eq!(done.is_ok(), free == HELD_BYTES_MAX);
+            let answered = bytes.len() / 30_000;
+            assert!((most - 1..=most).contains(&answered), "{answered} of {most}, {free} free");
+        }
+    }
 
     #[test]
     fn ranges_are_counted_from_both_ends_as_redis_does() {

@@ -194,7 +194,7 @@ impl Session {
                 return Ok(());
             }
             let start = reply.bytes.len();
-            execute_queue((cx, client), cx.store.on(&draft), &queue, &mut reply).await;
+            let _held = execute_queue((cx, client), cx.store.on(&draft), &queue, &mut reply).await;
             let done = cx.store.commit(draft.into_inner()).await;
             if !matches!(done, Ok(true)) {
                 reply.bytes.truncate(start);
@@ -215,14 +215,14 @@ impl Session {
             return Err(SEVERAL_KEYS.into());
         }
         if !is_of_one_key {
-            execute_queue((cx, client), cx.store, &queue, &mut reply).await;
+            let _held = execute_queue((cx, client), cx.store, &queue, &mut reply).await;
             return Ok(());
         }
         let until = Instant::now() + UPDATE_TIME;
         while Instant::now() < until {
             let draft = RefCell::new(cx.store.draft(keys[0], longer).await?);
             let start = reply.bytes.len();
-            execute_queue((cx, client), cx.store.on(&draft), &queue, &mut reply).await;
+            let _held = execute_queue((cx, client), cx.store.on(&draft), &queue, &mut reply).await;
             let done = cx.store.commit(draft.into_inner()).await;
             if let Ok(true) = done {
                 return Ok(());
@@ -268,20 +268,21 @@ fn grows_by(command: &Command, request: &[Vec<u8>]) -> usize {
     }
 }
 
+/// Executes the commands. Returns the share that their answers have of what the gateway holds:
+/// others see it until the client is sent them.
 async fn execute_queue(
     (cx, client): (&Context<'_>, &Client),
     store: Store<'_>,
     queue: &[Queued],
     reply: &mut Reply<'_>,
-) {
+) -> Share {
     let start = reply.bytes.len();
-    // Others see that these answers are held, before the client can take any.
     let mut held = Share::of(&cx.shared.copies.held);
     reply.array(queue.len());
     for (command, request) in queue {
-        cx.pace().breathe().await;
         let len = reply.bytes.len() - start;
         held.set(len.saturating_sub(OUTPUT_BYTES));
+        cx.pace().breathe().await;
         if len > EXEC_BYTES_MAX {
             tell(cx, Err(TOO_LONG.into()), reply);
             continue;
@@ -321,4 +322,6 @@ async fn execute_queue(
             }
         }
     }
+    held.set((reply.bytes.len() - start).saturating_sub(OUTPUT_BYTES));
+    held
 }
