@@ -46,7 +46,7 @@ pub const ROUNDS_A_TURN: usize = 16;
 /// Connections that a thread serves side by side, and commands of one connection.
 pub const LANES: usize = 32;
 /// Connections that a thread serves side by side with those that wait for somebody, without those
-/// that rest until another thread wakes this one, or wait for others' long steps.
+/// that rest until another thread wakes this one, or wait for memory or others' long steps.
 pub const TURNS_MAX: usize = 256;
 /// Arguments of a request, and bytes of one argument: as in Redis.
 pub const ARGUMENTS_MAX: usize = 1 << 20;

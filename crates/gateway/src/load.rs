@@ -30,6 +30,12 @@ impl Load {
         let (work, copies) = (Arc::clone(work), Arc::clone(copies));
         Self { work, copies, ..Self::default() }
     }
+
+    /// Waits for memory, as [`Work::take`] does. The turn takes no room from others meanwhile.
+    pub async fn take(&self, bytes: usize) -> Grant {
+        let _parked = self.pace.park();
+        self.work.take(bytes).await
+    }
 }
 
 /// Keys whose values are long, as a thread has seen them, by their hashes: so it knows before it
@@ -181,5 +187,24 @@ mod tests {
         assert!(last.as_mut().poll(&mut cx).is_ready());
         granted.clear();
         assert_eq!(work.bytes(), 0);
+    }
+
+    #[test]
+    fn a_turn_that_waits_for_memory_takes_no_room_from_others() {
+        let load = Load::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let all = load.work.have(WORK_BYTES_MAX);
+        let mut waiting = [1, 2].map(|bytes| Some(Box::pin(load.take(bytes))));
+        assert_eq!(load.pace.waiting(), 0);
+        for waiting in waiting.iter_mut().flatten() {
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        }
+        assert_eq!(load.pace.waiting(), 2);
+        // One is given up.
+        waiting[0] = None;
+        assert_eq!(load.pace.waiting(), 1);
+        drop(all);
+        let granted = waiting[1].as_mut().unwrap().as_mut().poll(&mut cx);
+        assert!(granted.is_ready() && load.pace.waiting() == 0);
     }
 }

@@ -24,7 +24,18 @@ pub(crate) struct Pace {
     has_step: Cell<bool>,
     /// Turns of this round that wait for another thread to wake this one.
     resting: Cell<usize>,
+    /// Turns that wait for memory.
+    parked: Cell<usize>,
     waiting: Queue,
+}
+
+/// A turn that waits for memory, until this is dropped.
+pub(crate) struct Parked<'a>(&'a Cell<usize>);
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// Numbers of those who wait, first come first served.
@@ -62,6 +73,7 @@ impl Default for Pace {
             stepped: Cell::default(),
             has_step: Cell::default(),
             resting: Cell::default(),
+            parked: Cell::default(),
             waiting: Queue::default(),
         }
     }
@@ -86,9 +98,16 @@ impl Pace {
         self.resting.get()
     }
 
-    /// How many turns have said so in this round, or wait until long steps of others are done.
+    /// A turn waits for memory that others have.
+    pub fn park(&self) -> Parked<'_> {
+        self.parked.set(self.parked.get() + 1);
+        Parked(&self.parked)
+    }
+
+    /// How many turns have said that they rest in this round, or wait for memory, or until long
+    /// steps of others are done.
     pub fn waiting(&self) -> usize {
-        self.resting() + self.waiting.numbers.borrow().len()
+        self.resting() + self.parked.get() + self.waiting.numbers.borrow().len()
     }
 
     /// Goes on in the next round, if this one has taken a moment already.

@@ -315,7 +315,7 @@ impl<'t> Store<'t> {
         }
         let mut known = None;
         if let Some(len) = longs.len(key) {
-            known = Some(self.load.work.take(len).await);
+            known = Some(self.load.take(len).await);
         }
         let value = table.pin(key).await?;
         let len = value.as_ref().map_or(0, |value| value.len());
@@ -362,7 +362,7 @@ impl<'t> Store<'t> {
             let bytes = believed + longer;
             let mut grant = None;
             if bytes >= LONG_BYTES {
-                grant = Some(Arc::new(self.load.work.take(WORK_COPIES * bytes).await));
+                grant = Some(Arc::new(self.load.take(WORK_COPIES * bytes).await));
                 if self.answers && !self.load.copies.may_hold() {
                     return Err(Failure::Held);
                 }

@@ -2,8 +2,8 @@
 //!
 //! A turn that ends makes room for another one at once, whatever the others wait for: if a node
 //! does not answer, those who want nothing of it are served meanwhile. A turn that rests, until
-//! another thread wakes this one, takes no room from others, and neither does one that waits until
-//! long steps of others are done. A turn can be dropped between two
+//! another thread wakes this one, takes no room from others, and neither does one that waits for
+//! memory, or until long steps of others are done. A turn can be dropped between two
 //! polls, as an operation on a table can.
 
 use std::future::Future;
@@ -47,7 +47,7 @@ impl<F: Future> Turns<F> {
         self.live == 0
     }
 
-    /// Whether one more turn may begin beside these, so many of which rest or wait for a step.
+    /// Whether one more turn may begin beside these, so many of which rest or wait in line.
     pub fn has_room(&self, waiting: usize) -> bool {
         let is_short = |lane: &&Lane<F>| lane.began.elapsed() < LONG;
         // Turns that rested may have been dropped since.

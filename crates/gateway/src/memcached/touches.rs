@@ -107,7 +107,7 @@ pub(super) async fn touch(
     let known = load.longs.len(key);
     let mut grant = None;
     if let Some(len) = known {
-        grant = Some(load.work.take(WORK_COPIES * len).await);
+        grant = Some(load.take(WORK_COPIES * len).await);
         load.pace.step(len).await;
     }
     let value = cx.store.table().asynch().get_and_touch(key, expires.options().expiry).await?;
