@@ -24,6 +24,8 @@ pub const WORK_COPIES: usize = 3;
 /// Long values, up to so many bytes together or one that is longer, are worked on by a thread
 /// between two looks at its sockets.
 pub const STEP_BYTES: usize = 1 << 20;
+/// Shorter ones, as many bytes together, beside these.
+pub const SHORT_STEP_BYTES: usize = STEP_BYTES / 8;
 /// Bytes of a pattern of keys: one that names each byte of the longest key has half as many.
 pub const PATTERN_BYTES_MAX: usize = 256 << 10;
 /// Steps of a match between two looks at the time.

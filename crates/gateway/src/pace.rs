@@ -12,20 +12,28 @@ use std::task::Poll;
 
 use quanta::Instant;
 
-use crate::limits::{SLICE, STEP_BYTES};
+use crate::limits::{SHORT_STEP_BYTES, SLICE, STEP_BYTES};
 
 /// The rounds of a thread.
 #[derive(Debug)]
 pub(crate) struct Pace {
     began: Cell<Instant>,
-    /// Bytes of the long steps of this round.
-    stepped: Cell<usize>,
-    /// Whether one of them was asked for before.
-    has_step: Cell<bool>,
     /// Turns of this round that wait for another thread to wake this one.
     resting: Cell<usize>,
     /// Turns that wait for memory.
     parked: Cell<usize>,
+    /// For steps that take hardly longer than a short command: they wait for each other alone.
+    short: Line,
+    long: Line,
+}
+
+/// Steps of one kind.
+#[derive(Debug, Default)]
+struct Line {
+    /// Bytes of those of this round.
+    stepped: Cell<usize>,
+    /// Whether one of them was asked for before.
+    has_step: Cell<bool>,
     waiting: Queue,
 }
 
@@ -52,6 +60,10 @@ struct Place<'a> {
 }
 
 impl Queue {
+    fn len(&self) -> usize {
+        self.numbers.borrow().len()
+    }
+
     fn enter(&self) -> Place<'_> {
         let number = self.last.get() + 1;
         self.last.set(number);
@@ -70,11 +82,10 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             began: Cell::new(Instant::now()),
-            stepped: Cell::default(),
-            has_step: Cell::default(),
             resting: Cell::default(),
             parked: Cell::default(),
-            waiting: Queue::default(),
+            short: Line::default(),
+            long: Line::default(),
         }
     }
 }
@@ -83,8 +94,10 @@ impl Pace {
     /// All turns are polled again from here on.
     pub fn begin_round(&self) {
         self.began.set(Instant::now());
-        self.stepped.set(0);
-        self.has_step.set(false);
+        for line in [&self.short, &self.long] {
+            line.stepped.set(0);
+            line.has_step.set(false);
+        }
         self.resting.set(0);
     }
 
@@ -107,7 +120,7 @@ impl Pace {
     /// How many turns have said that they rest in this round, or wait for memory, or until long
     /// steps of others are done.
     pub fn waiting(&self) -> usize {
-        self.resting() + self.parked.get() + self.waiting.numbers.borrow().len()
+        self.resting() + self.parked.get() + self.short.waiting.len() + self.long.waiting.len()
     }
 
     /// Goes on in the next round, if this one has taken a moment already.
@@ -133,7 +146,23 @@ impl Pace {
 
     /// Waits for a round that has room for a step over so many bytes, which the caller makes then.
     pub async fn step(&self, bytes: usize) {
-        if self.waiting.numbers.borrow().is_empty() && self.has_room(bytes) {
+        self.line(bytes).step(bytes).await;
+    }
+
+    /// A step was made that nobody knew to be one.
+    pub fn stepped(&self, bytes: usize) {
+        let stepped = &self.line(bytes).stepped;
+        stepped.set(stepped.get() + bytes);
+    }
+
+    fn line(&self, bytes: usize) -> &Line {
+        if bytes <= SHORT_STEP_BYTES { &self.short } else { &self.long }
+    }
+}
+
+impl Line {
+    async fn step(&self, bytes: usize) {
+        if self.waiting.len() == 0 && self.has_room(bytes) {
             return;
         }
         let place = self.waiting.enter();
@@ -146,11 +175,6 @@ impl Pace {
             Poll::Pending
         })
         .await;
-    }
-
-    /// A step was made that nobody knew to be one.
-    pub fn stepped(&self, bytes: usize) {
-        self.stepped.set(self.stepped.get() + bytes);
     }
 
     /// Whether a step fits into this round, which has it then. The first one that is asked for does
@@ -169,7 +193,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use std::future::Future;
-    use std::pin::Pin;
+    use std::pin::{Pin, pin};
     use std::task::{Context, Waker};
 
     use super::*;
@@ -205,6 +229,18 @@ mod tests {
         }
         assert_eq!(*done.borrow(), [0, 0, 1, 2, 0, 1, 2, 1, 2]);
         assert_eq!(pace.waiting(), 0);
+    }
+
+    /// A client of longer ones waited for all that stream very long ones.
+    #[test]
+    fn short_steps_do_not_wait_for_long_ones() {
+        let pace = Pace::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut is_made = |bytes: usize| pin!(pace.step(bytes)).poll(&mut cx).is_ready();
+        assert!(is_made(STEP_BYTES) && !is_made(SHORT_STEP_BYTES + 1));
+        let short = STEP_BYTES / SHORT_STEP_BYTES;
+        assert!((0..short).all(|_| is_made(SHORT_STEP_BYTES)));
+        assert!(!is_made(1), "they wait for each other");
     }
 
     /// A thread that sees more long values than it remembers makes such steps in each round.
