@@ -256,7 +256,8 @@ fn a_client_that_is_killed_or_gone_and_a_gateway_that_stops_end_what_takes_long(
     let mut gateway = gateway();
     let mut client = gateway.resp();
     assert!(ask(&mut client, &["SETRANGE", "big", "60000000", "x"]).starts_with(':'));
-    let long = request(&["BITCOUNT", "big"]).repeat(10_000);
+    // The gateway and the socket take all of it at once, so nobody waits to send it.
+    let long = request(&["BITCOUNT", "big"]).repeat(5_000);
     let begin = |gateway: &Ours| {
         let mut client = gateway.resp();
         client.send(long.as_bytes());
@@ -267,7 +268,7 @@ fn a_client_that_is_killed_or_gone_and_a_gateway_that_stops_end_what_takes_long(
     };
     let (killed, mut its) = begin(&gateway);
     assert_eq!(ask(&mut client, &["CLIENT", "KILL", "ID", &killed]), ":1\r\n");
-    assert!(its.count_rest() < 4 * 5_000, "it is not served to the end");
+    assert!(its.count_rest() < 4 * 2_500, "it is not served to the end");
     assert!(!is_there(&mut client, &killed));
     let (gone, its) = begin(&gateway);
     drop(its);
