@@ -47,7 +47,7 @@ impl<F: Future> Turns<F> {
         self.live == 0
     }
 
-    /// Whether one more turn may begin beside these, so many of which rest or wait in line.
+    /// Whether one more turn may begin beside these, of which `waiting` rest or wait in line.
     pub fn has_room(&self, waiting: usize) -> bool {
         let is_short = |lane: &&Lane<F>| lane.began.elapsed() < LONG;
         // Turns that rested may have been dropped since.

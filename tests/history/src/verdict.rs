@@ -72,8 +72,8 @@ pub fn check(history: &History, budget: u64) -> Verdict {
     verdict
 }
 
-/// What a reader needs to see why an attempt ended: what was under way shortly before this
-/// operation returned, and what of unknown outcome may have come between.
+/// The operations that show why an attempt ended: those under way shortly before this one
+/// returned, and those of unknown outcome that may have come between.
 fn near(operations: &[Operation], blocked: &Operation) -> History {
     let until = blocked.until();
     let mut known: Vec<&Operation> =
