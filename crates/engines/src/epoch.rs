@@ -170,6 +170,11 @@ impl Session {
         (self.current.get().1 + self.draining.get().1) as usize
     }
 
+    /// Whether no operation is under way, and no verb that one has posted.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !self.is_working() && self.unsettled.get() == 0
+    }
+
     /// The epoch that this session announces: the epoch of its oldest operation under way.
     #[inline]
     pub fn announced(&self) -> u64 {
@@ -340,9 +345,12 @@ impl Session {
         }
     }
 
-    /// Waits until no verb of this session is under way any more.
+    /// Waits until no verb of this session is under way any more. If that takes long, the rest is
+    /// left to the fabric, as by [`Session::leave`].
     pub async fn quiesce<F: Fabric>(&self, fabric: &F) -> Result<(), FabricError> {
-        self.settle_within(fabric, QUIESCE_US_MAX, || true).await
+        self.settle_within(fabric, QUIESCE_US_MAX, || true).await?;
+        self.leave(fabric);
+        Ok(())
     }
 
     /// Waits for verbs to settle, but not for longer than `within_us`, and as long as `goes_on`.

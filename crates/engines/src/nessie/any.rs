@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loch_fabric::Fabric;
+use loch_fabric::{Fabric, FabricError};
 
 use super::check::expire::ExpiryWalk;
 use super::check::report::{CheckReport, Expired, Scrubbed, Usage};
@@ -13,6 +13,7 @@ use super::layout::hash::TableMap;
 use super::layout::ite::Place;
 use super::ops::reserve::Reservation;
 use super::published;
+use crate::epoch::Pin;
 use crate::error::EngineError;
 use crate::kv::OneOf;
 use crate::net::Access;
@@ -71,6 +72,27 @@ impl<F: Fabric> AnyClient<F> {
     /// The incarnation of this client's session.
     pub fn incarnation(&self) -> u64 {
         self.base().incarnation()
+    }
+
+    /// As [`Client::rest`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub fn rest(&self) -> Result<(), FabricError> {
+        self.base().rest()
+    }
+
+    /// As [`Client::is_at_rest`].
+    pub fn is_at_rest(&self) -> bool {
+        self.base().is_at_rest()
+    }
+
+    /// As [`Client::hold`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub fn hold(&self) -> Result<Pin<'_, F>, EngineError> {
+        self.base().hold()
     }
 
     /// As [`Client::remembers`].

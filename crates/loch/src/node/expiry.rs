@@ -24,7 +24,7 @@ use loch_engines::nessie::{AnyClient, ExpiryWalk};
 use loch_fabric::Fabric;
 use loch_fabric::shm::Region;
 
-use crate::layout::memory::{ClusterMemory, TableView};
+use crate::layout::memory::ClusterMemory;
 use crate::limits::{EXPIRY_PAUSE, EXPIRY_PAUSE_MAX, EXPIRY_TIMES_BUSY, EXPIRY_TIMES_IDLE};
 
 /// The walks over one table, one after the other.
@@ -36,7 +36,7 @@ pub(super) struct TableWalk<E: Fabric> {
     expiring_at: u64,
     /// The place of the walk that is under way, or of the next.
     walk: ExpiryWalk,
-    /// The client by which a walk is under way.
+    /// The client by which a walk is under way. Between two pieces it is at rest.
     client: Option<AnyClient<E>>,
     /// When the next piece is due.
     due: Instant,
@@ -79,23 +79,29 @@ impl<E: Fabric> TableWalk<E> {
         is_asleep
     }
 
-    /// Whether a walk has begun.
+    /// Whether the walk has a client.
     pub fn is_under_way(&self) -> bool {
         self.client.is_some()
     }
 
-    /// The table, in the memory of the cluster as it is now.
-    pub fn of<'a>(&self, memory: &'a ClusterMemory) -> (&'a TableView, &'a Arc<TableMap>) {
-        memory.nessie_tables().nth(self.number).expect("the tables of a region stay the same")
+    /// The table's number among those that are walked.
+    pub fn number(&self) -> usize {
+        self.number
     }
 
-    /// Begins a walk, or goes on with one that failed.
+    /// Begins a walk, or goes on with one.
     pub fn begin(&mut self, client: AnyClient<E>) {
         self.client = Some(client);
     }
 
-    /// Makes the next piece of the walk that is under way (invariant 2).
-    pub async fn piece(&mut self) -> Result<(), EngineError> {
+    /// Takes the client, if there is one. The walk goes on with another one.
+    pub fn stop(&mut self) -> Option<AnyClient<E>> {
+        self.client.take()
+    }
+
+    /// Makes the next piece of the walk that is under way (invariant 2). Returns whether it was the
+    /// last one.
+    pub async fn piece(&mut self) -> Result<bool, EngineError> {
         let client = self.client.as_ref().expect("the walk has begun");
         let began = Instant::now();
         let piece = client.expire_some(&mut self.walk).await?;
@@ -107,16 +113,15 @@ impl<E: Fabric> TableWalk<E> {
                 _ => EXPIRY_PAUSE,
             };
             pause = pause.max(self.pause);
-            (self.removed, self.client) = (0, None);
+            self.removed = 0;
         }
         self.due = Instant::now() + pause;
-        Ok(())
+        Ok(piece.is_over)
     }
 
-    /// A piece has failed: the walk goes on after a pause, with a new client.
+    /// A piece has failed: the walk goes on after a pause.
     pub fn failed(&mut self, why: &dyn Display) {
         tracing::debug!(%why, again_in = ?self.pause, "the walk for what has expired is put off");
-        self.client = None;
         self.due = Instant::now() + self.pause;
         self.pause = longer(self.pause);
     }
@@ -214,9 +219,11 @@ mod tests {
         for (pieces_min, pause) in [(20_000 / 256, 1), (1, 2), (1, 4)] {
             walk.begin(client(&memory, 2));
             let mut pieces = 0;
-            while walk.is_under_way() {
-                block_on(walk.piece()).unwrap();
+            loop {
                 pieces += 1;
+                if block_on(walk.piece()).unwrap() {
+                    break;
+                }
             }
             assert!(pieces >= pieces_min, "{pieces}");
             assert_eq!(walk.pause, EXPIRY_PAUSE * pause);
@@ -233,7 +240,7 @@ mod tests {
         block_on(walk.piece()).unwrap();
         let place = walk.walk;
         walk.failed(&"a node is away");
-        assert!(!walk.is_under_way() && pause(&walk) > EXPIRY_PAUSE / 2);
+        assert!(walk.stop().is_some() && !walk.is_under_way() && pause(&walk) > EXPIRY_PAUSE / 2);
         assert_eq!((walk.walk, place == ExpiryWalk::default()), (place, false));
     }
 }

@@ -20,6 +20,9 @@
 //!    leaked entries in slabs that clients had closed, is repeated after ever longer pauses.
 //! 3. A session that lives may have verbs under way that take entries out of the index. So a scrub
 //!    for such sessions waits for a grace period before it lists what no word shows.
+//! 4. All clients of the scrubber announce in its one session. A client that could not come to rest
+//!    is kept, and none works before its verbs are over: they have settled, or another client of
+//!    its table was let in everywhere, which ends the connections of the one before.
 //!
 //! # Faults
 //! A node that cannot be reached is asked again at the next event, and after a pause. The scrubber
@@ -144,25 +147,31 @@ impl Scrubber {
         let (sender, events) = mpsc::channel();
         let stopping = Arc::new(AtomicBool::new(false));
         let (bell, have_kept) = (sessions.scrubber_bell(), sessions.have_kept());
-        let scrubber = ScrubberThread {
-            node,
-            session: sessions.open_scrubber(),
-            bell: bell.clone(),
-            sessions,
-            cluster,
-            stopping: stopping.clone(),
-            release: false,
-            scrub: false,
-            // The scrubber before this one may have taken back the words of sessions that live on.
-            have_left: have_kept,
-            pause: SCRUB_INTERVAL,
-            next_scrub: Instant::now(),
-            worked: Cell::default(),
+        let (session, handle) = (sessions.open_scrubber(), ScrubberHandle { sender, bell });
+        let (bell, is_stopping) = (handle.bell.clone(), stopping.clone());
+        let run = move || {
+            let scrubber = ScrubberThread {
+                node,
+                session,
+                bell,
+                sessions,
+                cluster,
+                stopping: is_stopping,
+                release: false,
+                scrub: false,
+                // The scrubber before this one may have taken back the words of sessions that live
+                // on.
+                have_left: have_kept,
+                pause: SCRUB_INTERVAL,
+                next_scrub: Instant::now(),
+                worked: Cell::default(),
+                walks: None,
+                unrested: None,
+            };
+            scrubber.run(&events);
         };
-        let thread = std::thread::Builder::new()
-            .name("loch-scrubber".into())
-            .spawn(move || scrubber.run(&events))?;
-        Ok(Self { handle: ScrubberHandle { sender, bell }, stopping, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("loch-scrubber".into()).spawn(run)?;
+        Ok(Self { handle, stopping, thread: Some(thread) })
     }
 
     /// Returns the handle that tells the scrubber when a session has ended.
@@ -183,7 +192,8 @@ impl Drop for Scrubber {
     }
 }
 
-struct ScrubberThread<C> {
+/// The state of the thread, which makes it: endpoints stay with their thread.
+struct ScrubberThread<C: ClusterAccess> {
     node: usize,
     /// The scrubber's own session, once it could be opened.
     session: Option<SessionId>,
@@ -203,6 +213,11 @@ struct ScrubberThread<C> {
     next_scrub: Instant,
     /// How long it has driven futures so far, which keeps a processor busy.
     worked: Cell<Duration>,
+    /// The walks for what has expired, once it is known which tables there are.
+    walks: Option<Vec<TableWalk<C::Endpoint>>>,
+    /// The client that worked last, with the number of its table, if it could not come to rest:
+    /// invariant 4.
+    unrested: Option<(usize, AnyClient<C::Endpoint>)>,
 }
 
 /// The reason why a pass did not reach its end.
@@ -221,6 +236,8 @@ enum ScrubError {
     NoSession,
     #[error("a node of the cluster cannot be reached")]
     Incomplete,
+    #[error("verbs of the scrubber are under way")]
+    Unrested,
     #[error("{entries} entries are in slabs that clients have closed")]
     Closed { entries: u64 },
 }
@@ -234,18 +251,19 @@ impl<E: Into<ScrubError>> From<E> for Halt {
 impl<C: ClusterAccess> ScrubberThread<C> {
     fn run(mut self, events: &Receiver<Event>) {
         let (mut due, mut walks_due) = (None, Some(Instant::now() + EXPIRY_PAUSE));
-        // Endpoints stay with their thread.
-        let mut walks = None;
         while let Some(is_told) = self.wait(events, due.into_iter().chain(walks_due).min()) {
             let is_over = |due: &Instant| *due <= Instant::now();
             if is_told || due.as_ref().is_some_and(is_over) {
                 due = self.work();
             }
             if walks_due.as_ref().is_some_and(is_over) {
-                walks_due = self.walk(&mut walks);
+                walks_due = self.walk();
+                if self.unrested.is_some() {
+                    due = due.or_else(|| Some(Instant::now() + SCRUB_INTERVAL));
+                }
             }
         }
-        drop(walks);
+        (self.walks, self.unrested) = (None, None);
         if let Some(session) = self.session {
             self.sessions.close_scrubber(session);
         }
@@ -320,6 +338,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         self.session = self.session.or_else(|| self.sessions.open_scrubber());
         let session = self.session.ok_or(ScrubError::NoSession)?;
         let memory = self.cluster.memory()?;
+        self.come_to_rest(&memory, session)?;
         if self.release {
             for (table, map) in memory.nessie_tables() {
                 let endpoint = self.cluster.endpoint(&memory, table, session)?;
@@ -340,21 +359,57 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         Ok(())
     }
 
+    /// Has the client that worked last come to rest (invariant 4).
+    fn come_to_rest(&mut self, memory: &ClusterMemory, opened: SessionId) -> Result<(), Halt> {
+        let Some((number, last)) = self.unrested.take() else { return Ok(()) };
+        if last.rest().is_ok() && last.is_at_rest() {
+            return Ok(());
+        }
+        let next = match memory.is_complete() {
+            true => self.client(memory, number, opened),
+            false => Err(ScrubError::Incomplete.into()),
+        };
+        match next {
+            Ok(next) => {
+                drop(last);
+                // When it has ended its epoch, the session announces nothing.
+                drop(next.hold()?);
+                Ok(())
+            }
+            Err(halt) => {
+                self.unrested = Some((number, last));
+                Err(halt)
+            }
+        }
+    }
+
+    /// Ends the use of a client, which has come to rest if its verbs are over.
+    fn end(&mut self, number: usize, client: AnyClient<C::Endpoint>) -> Result<(), Halt> {
+        if client.is_at_rest() {
+            return Ok(());
+        }
+        self.unrested = Some((number, client));
+        Err(ScrubError::Unrested.into())
+    }
+
     /// Makes the next piece of the walk that is due. Returns when to go on, if there is a table to
     /// walk. The tables are known once they have been looked at.
-    fn walk(&mut self, walks: &mut Option<Vec<TableWalk<C::Endpoint>>>) -> Option<Instant> {
-        if walks.is_none() {
-            let Ok(memory) = self.cluster.memory() else {
-                return Some(Instant::now() + EXPIRY_PAUSE);
-            };
-            *walks = Some(walks_of(&memory, self.node));
-        }
-        let walks = walks.as_mut().expect("they are known now");
-        let next = walks.iter_mut().min_by_key(|walk| walk.due())?;
-        if let Err(Halt::Failed(error)) = self.piece_of(next) {
+    fn walk(&mut self) -> Option<Instant> {
+        let mut walks = match self.walks.take() {
+            Some(walks) => walks,
+            None => match self.cluster.memory() {
+                Ok(memory) => walks_of(&memory, self.node),
+                Err(_) => return Some(Instant::now() + EXPIRY_PAUSE),
+            },
+        };
+        if let Some(next) = walks.iter_mut().min_by_key(|walk| walk.due())
+            && let Err(Halt::Failed(error)) = self.piece_of(next)
+        {
             next.failed(&error);
         }
-        walks.iter().map(TableWalk::due).min()
+        let due = walks.iter().map(TableWalk::due).min();
+        self.walks = Some(walks);
+        due
     }
 
     /// Makes a piece of a table's walk.
@@ -362,38 +417,52 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         if walk.is_asleep() {
             return Ok(());
         }
-        if !walk.is_under_way() {
+        if !walk.is_under_way() || self.unrested.is_some() {
             self.session = self.session.or_else(|| self.sessions.open_scrubber());
             let opened = self.session.ok_or(ScrubError::NoSession)?;
             let memory = self.cluster.memory()?;
             if !memory.is_complete() {
                 return Err(ScrubError::Incomplete.into());
             }
-            let (table, map) = walk.of(&memory);
-            walk.begin(self.client(&memory, table, map, opened)?);
+            self.come_to_rest(&memory, opened)?;
+            walk.begin(self.client(&memory, walk.number(), opened)?);
         }
-        self.drive(walk.piece())??;
-        Ok(())
+        let piece = self.drive(walk.piece())?;
+        let goes_on = matches!(piece, Ok(false));
+        let mut ended = Ok(());
+        if let Some(client) = walk.stop() {
+            match goes_on && client.is_at_rest() {
+                true => walk.begin(client),
+                false => ended = self.end(walk.number(), client),
+            }
+        }
+        piece?;
+        ended
     }
 
     fn scrub_tables(&mut self, memory: &ClusterMemory, opened: SessionId) -> Result<(), Halt> {
         // Sessions may leave more from now on, and say so again.
         self.have_left |= self.sessions.take_back();
-        for (table, map) in memory.nessie_tables() {
-            self.scrub_table(memory, table, map, opened)?;
+        for number in 0..memory.nessie_tables().count() {
+            // Its connections end when another client of the table is let in.
+            let walk = self.walks.iter_mut().flatten().find(|walk| walk.number() == number);
+            drop(walk.and_then(TableWalk::stop));
+            let client = self.client(memory, number, opened)?;
+            let scrubbed = self.scrub_table(memory, &client, number);
+            let ended = self.end(number, client);
+            scrubbed?;
+            ended?;
         }
         Ok(())
     }
 
     /// Scrubs a whole table, by the rules of its protocol.
     fn scrub_table(
-        &mut self,
+        &self,
         memory: &ClusterMemory,
-        table: &TableView,
-        map: &Arc<TableMap>,
-        opened: SessionId,
+        client: &AnyClient<C::Endpoint>,
+        number: usize,
     ) -> Result<(), Halt> {
-        let client = self.client(memory, table, map, opened)?;
         if self.have_left {
             self.drive(client.outlast(SCRUB_WAIT_US))??;
         }
@@ -401,7 +470,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         for dti in reachable(memory) {
             let scrubbed = self.drive(client.scrub(dti, SCRUB_WAIT_US))??;
             put_off += scrubbed.put_off;
-            report(&table.name, dti, scrubbed);
+            report(&table_of(memory, number).0.name, dti, scrubbed);
         }
         if put_off > 0 {
             return Err(ScrubError::Closed { entries: put_off }.into());
@@ -413,10 +482,10 @@ impl<C: ClusterAccess> ScrubberThread<C> {
     fn client(
         &mut self,
         memory: &ClusterMemory,
-        table: &TableView,
-        map: &Arc<TableMap>,
+        number: usize,
         opened: SessionId,
-    ) -> Result<AnyClient<C::Endpoint>, Error> {
+    ) -> Result<AnyClient<C::Endpoint>, Halt> {
+        let (table, map) = table_of(memory, number);
         let home = RegionId(self.node as u8);
         let access = Access {
             session: Session::new(home, opened.slot, opened.incarnation),
@@ -471,6 +540,11 @@ impl<C: ClusterAccess> ScrubberThread<C> {
     }
 }
 
+/// A table that the scrubber looks after, by its number among them.
+fn table_of(memory: &ClusterMemory, number: usize) -> (&TableView, &Arc<TableMap>) {
+    memory.nessie_tables().nth(number).expect("the tables of a region stay the same")
+}
+
 /// The data tables whose nodes are reachable: table `n` is node `n`'s.
 fn reachable(memory: &ClusterMemory) -> Vec<u8> {
     let nodes = memory.nodes.iter().enumerate();
@@ -515,38 +589,23 @@ fn report(table: &str, dti: u8, scrubbed: Scrubbed) {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::sync::atomic::AtomicUsize;
 
+    use loch_engines::Kv;
+    use loch_engines::operation::PutOptions;
+    use loch_engines::region::{SCRUBBER_SLOT, session_addr};
+    use loch_fabric::lanes::block_on;
     use loch_fabric::shm::Region;
+    use loch_fabric::{FabricError, RemoteAddr};
 
     use super::*;
     use crate::layout::memory::Member;
     use crate::{ByteSize, Node, NodeConfig};
 
-    /// A node that takes long to let anyone in.
-    struct Slow<A>(MappedAccess<A>);
-
-    impl<A: FnMut() -> Result<Arc<ClusterMemory>> + Send + 'static> ClusterAccess for Slow<A> {
-        type Endpoint = ShmEndpoint;
-
-        fn memory(&mut self) -> Result<Arc<ClusterMemory>> {
-            self.0.memory()
-        }
-
-        fn endpoint(
-            &mut self,
-            memory: &ClusterMemory,
-            table: &TableView,
-            session: SessionId,
-        ) -> Result<ShmEndpoint> {
-            std::thread::sleep(SCRUB_INTERVAL / 2);
-            self.0.endpoint(memory, table, session)
-        }
-    }
-
-    /// A scrub that had waited for a node that stood still was followed by a pause nine times as
-    /// long, and what was left meanwhile stayed.
-    #[test]
-    fn a_wait_for_a_node_is_followed_by_no_long_pause() {
+    /// The memory of a node that has ended, and its scrubber.
+    fn scrubber<C: ClusterAccess>(
+        access: impl FnOnce(Arc<ClusterMemory>) -> C,
+    ) -> (Arc<ClusterMemory>, ScrubberThread<C>) {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("r");
         let config = NodeConfig {
@@ -559,13 +618,13 @@ mod tests {
         let region = Arc::new(Region::open(&at, true).unwrap());
         let own = Member::read(String::new(), PathBuf::new(), region).unwrap();
         let sessions = Arc::new(Sessions::restore(&own, true).0);
-        let attach = move || ClusterMemory::join(vec![Some(own.clone())], 0).map(Arc::new);
-        let mut scrubber = ScrubberThread {
+        let memory = Arc::new(ClusterMemory::join(vec![Some(own)], 0).unwrap());
+        let scrubber = ScrubberThread {
             node: 0,
             session: sessions.open_scrubber(),
             bell: sessions.scrubber_bell(),
             sessions,
-            cluster: Slow(MappedAccess::new(0, attach)),
+            cluster: access(memory.clone()),
             stopping: Arc::default(),
             release: false,
             scrub: true,
@@ -573,9 +632,146 @@ mod tests {
             pause: SCRUB_INTERVAL,
             next_scrub: Instant::now(),
             worked: Cell::default(),
+            walks: None,
+            unrested: None,
         };
+        (memory, scrubber)
+    }
+
+    /// A node that takes long to let anyone in.
+    struct Slow(Arc<ClusterMemory>);
+
+    impl ClusterAccess for Slow {
+        type Endpoint = ShmEndpoint;
+
+        fn memory(&mut self) -> Result<Arc<ClusterMemory>> {
+            Ok(self.0.clone())
+        }
+
+        fn endpoint(
+            &mut self,
+            memory: &ClusterMemory,
+            _: &TableView,
+            _: SessionId,
+        ) -> Result<ShmEndpoint> {
+            std::thread::sleep(SCRUB_INTERVAL / 2);
+            Ok(memory.endpoint(0))
+        }
+    }
+
+    /// A scrub that had waited for a node that stood still was followed by a pause nine times as
+    /// long, and what was left meanwhile stayed.
+    #[test]
+    fn a_wait_for_a_node_is_followed_by_no_long_pause() {
+        let (_, mut scrubber) = scrubber(Slow);
         assert!(scrubber.pass(true).is_ok() && !scrubber.scrub);
         assert!(scrubber.worked.get() > Duration::ZERO);
         assert!(scrubber.next_scrub <= Instant::now() + SCRUB_INTERVAL);
+    }
+
+    /// The answers of a network, which may be lost.
+    #[derive(Clone)]
+    struct Network {
+        memory: Arc<ClusterMemory>,
+        answers: Arc<AtomicBool>,
+        lets_in: Arc<AtomicBool>,
+        connections: Arc<AtomicUsize>,
+    }
+
+    /// An endpoint whose verbs settle when they are answered.
+    struct Distant {
+        shm: ShmEndpoint,
+        posted: Cell<u64>,
+        answers: Arc<AtomicBool>,
+    }
+
+    impl Fabric for Distant {
+        loch_fabric::pass_on!(
+            caps counters read_words read_bucket read chase read_word_and_bytes compare_swap
+            fetch_add write is_mapped store store_before store_after announce load reload raw
+            now_us wall_ms random pause
+            => shm
+        );
+
+        fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<(), FabricError> {
+            self.posted.set(self.posted.get() + 1);
+            self.shm.write_unsignaled(at, bytes)
+        }
+
+        fn posted(&self) -> u64 {
+            self.posted.get()
+        }
+
+        fn is_settled(&self, mark: u64) -> bool {
+            mark == 0 || self.answers.load(Ordering::Relaxed)
+        }
+    }
+
+    impl ClusterAccess for Network {
+        type Endpoint = Distant;
+
+        fn memory(&mut self) -> Result<Arc<ClusterMemory>> {
+            Ok(self.memory.clone())
+        }
+
+        fn endpoint(
+            &mut self,
+            memory: &ClusterMemory,
+            _: &TableView,
+            _: SessionId,
+        ) -> Result<Distant> {
+            if !self.lets_in.load(Ordering::Relaxed) {
+                let (socket, remedy) = (PathBuf::new(), "it is away".into());
+                return Err(Error::NodeUnreachable { socket, remedy });
+            }
+            self.connections.fetch_add(1, Ordering::Relaxed);
+            let (shm, answers) = (memory.endpoint(0), self.answers.clone());
+            Ok(Distant { shm, posted: Cell::default(), answers })
+        }
+    }
+
+    /// Answers were lost, and between its works the scrubber went on announcing: memory of the
+    /// whole cluster changed hands no more.
+    #[test]
+    fn a_client_whose_verbs_are_not_over_is_kept_until_they_are() {
+        let (answers, lets_in) = (Arc::<AtomicBool>::default(), Arc::new(AtomicBool::new(true)));
+        let connections = Arc::<AtomicUsize>::default();
+        let (memory, mut scrubber) = scrubber(|memory| Network {
+            memory,
+            answers: answers.clone(),
+            lets_in: lets_in.clone(),
+            connections: connections.clone(),
+        });
+        let set = |it: &AtomicBool, to| it.store(to, Ordering::Relaxed);
+        let made = || connections.load(Ordering::Relaxed);
+        let endpoint = memory.endpoint(0);
+        let announces =
+            || endpoint.load(session_addr(RegionId(0), SCRUBBER_SLOT).add(8)).unwrap() & 1 == 1;
+        let map = table_of(&memory, 0).1;
+        let access = Access {
+            session: Session::new(RegionId(0), 1, 1),
+            node: 0,
+            timing: Timing::default(),
+            cache: CacheLimits { lines: 1, entry_bytes_max: 0 },
+            batch: 1,
+        };
+        let writer = AnyClient::new(memory.endpoint(0), map.clone(), access);
+        let expires = |scrubber: &mut ScrubberThread<Network>| {
+            let options = PutOptions { expires_at_ms: Some(1) };
+            block_on(writer.put(b"key", b"value", options)).unwrap();
+            scrubber.walk();
+            assert!(scrubber.unrested.is_some() && announces());
+        };
+        expires(&mut scrubber);
+        set(&lets_in, false);
+        assert!(scrubber.pass(true).is_err() && scrubber.unrested.is_some() && announces());
+        set(&lets_in, true);
+        // Another client of the table is let in, and ends the connections of the one before.
+        assert!(scrubber.pass(false).is_ok() && scrubber.unrested.is_none() && !announces());
+        assert_eq!(made(), 2);
+        expires(&mut scrubber);
+        set(&answers, true);
+        assert!(scrubber.pass(false).is_ok() && scrubber.unrested.is_none() && !announces());
+        assert_eq!(made(), 3, "the verbs are over without that");
     }
 }

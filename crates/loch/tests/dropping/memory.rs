@@ -58,10 +58,10 @@ impl Memory {
         read.filter(|((.., incarnation), _)| *incarnation != 0).collect()
     }
 
-    /// The sessions of clients that announce an operation.
+    /// The sessions that announce an operation, those of the nodes' scrubbers among them.
     pub fn announcing(&self) -> Vec<Session> {
-        let clients = self.sessions().into_iter().filter(|((_, slot, _), _)| *slot != 0);
-        clients.filter(|(_, word)| word & 1 == 1).map(|(session, _)| session).collect()
+        let announce = self.sessions().into_iter().filter(|(_, word)| word & 1 == 1);
+        announce.map(|(session, _)| session).collect()
     }
 
     fn chunks(&self) -> Vec<(Closed, Chunk)> {

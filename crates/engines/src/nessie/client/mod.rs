@@ -273,6 +273,12 @@ impl<F: Fabric> Client<F> {
         self.session.is_working()
     }
 
+    /// Whether this client announces nothing: no operation is under way, and no verb that one has
+    /// posted.
+    pub fn is_at_rest(&self) -> bool {
+        self.session.is_at_rest()
+    }
+
     /// Called when nobody may use this client for long: grace periods then do not wait for it
     /// longer than for its verbs.
     pub fn leave(&self) {
