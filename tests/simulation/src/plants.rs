@@ -233,14 +233,15 @@ impl Plant {
     fn known_seed(self) -> Option<u64> {
         let Plant::Engine(family, bug) = self else { return None };
         Some(match (family, bug) {
-            (_, Bug::NoMoveScan) => 34_634,
-            (_, Bug::NoHomeBump) => 49_058,
-            (_, Bug::NoteWithoutGeneration) => 270_021,
+            (_, Bug::NoMoveScan) => 35_067,
+            (_, Bug::NoHomeBump) => 71_446,
+            (_, Bug::NoteWithoutGeneration) => 276_708,
             (_, Bug::StatusNotReread) => 3_440,
             (_, Bug::IdleBeforeStores) => 4_105,
-            (_, Bug::BatchUnpinned) => 42_440,
-            (_, Bug::BatchRestUnpinned) => 22_998,
-            (_, Bug::BatchLooksHomeLast) => 3_862,
+            (_, Bug::ForgetsWhatIsUnderWay) => 17_283,
+            (_, Bug::BatchUnpinned) => 2_871,
+            (_, Bug::BatchRestUnpinned) => 24_047,
+            (_, Bug::BatchLooksHomeLast) => 4_251,
             (_, Bug::EvictedAnyway) => 42_379,
             (_, Bug::MoveAwaitedInVain) => 5_207,
             (Family::Published, Bug::NoGenerationCheck) => 4_966,
