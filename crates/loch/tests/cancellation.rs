@@ -109,6 +109,11 @@ fn stress_at(percent: u64, fabric: FabricKind, evicts: bool, seconds: u64) {
         let announcing = memory.announcing();
         (!announcing.is_empty()).then(|| format!("{announcing:?}"))
     });
+    // What their sessions before the last had closed comes back without them.
+    vanishes("what sessions have left that others outlive", || {
+        let slabs = memory.of_the_dead();
+        (!slabs.is_empty()).then(|| format!("{slabs:?}"))
+    });
     // They go on, and what they had closed comes back into use.
     let mut stuck = memory.closed();
     for round in 0..USES {
