@@ -81,9 +81,9 @@ fi
 
 start_node
 
-# How often a thread of the node has begun to wait for something.
+# How often a thread of the node has begun to wait for something. Threads may end meanwhile.
 waits() {
-  cat "/proc/$node/task/"*/status | awk '/^voluntary/ { n += $2 } END { print n }'
+  { cat "/proc/$node/task/"*/status 2>/dev/null || true; } | awk '/^voluntary/ { n += $2 } END { print n }'
 }
 
 # A phase that host 1 fills with a bench: how often the node here has waited in it.
