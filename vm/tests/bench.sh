@@ -81,9 +81,11 @@ fi
 
 start_node
 
-# How often a thread of the node has begun to wait for something. Threads may end meanwhile.
+# How often a thread of the node has begun to wait for something. Threads may end meanwhile, but
+# not all of them.
 waits() {
-  { cat "/proc/$node/task/"*/status 2>/dev/null || true; } | awk '/^voluntary/ { n += $2 } END { print n }'
+  { cat "/proc/$node/task/"*/status 2>/dev/null || true; } |
+    awk '/^voluntary/ { n += $2 } END { if (!NR) exit 1; print n }'
 }
 
 # A phase that host 1 fills with a bench: how often the node here has waited in it.
