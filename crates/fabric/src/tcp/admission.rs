@@ -235,7 +235,8 @@ impl Admitted {
     /// Bytes of memory that the way to the client holds between turns.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn held_bytes(&self) -> usize {
-        lock(&self.gate).connected.as_ref().map_or(0, |it| it.outward.held_bytes())
+        let gate = lock(&self.gate);
+        gate.pushed.capacity() + gate.connected.as_ref().map_or(0, |it| it.outward.held_bytes())
     }
 
     /// Another thread drives the client's connection from now on, and gives it a turn next.

@@ -6,7 +6,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ use super::admission::SeatId;
 use super::connection::{Connection, Cut, Next, Scratch};
 use super::inbox::{Come, Inbox};
 use super::lent::Lent;
-use super::socket;
 use super::turns::Waker;
 use crate::RateLimit;
 use crate::limits::{TCP_EVENTS, TCP_MAILBOX_PAUSE};
@@ -33,12 +32,12 @@ pub(super) struct Drive {
     /// The workers that take connections from this thread.
     workers: Option<Arc<dyn Workers>>,
     places: Vec<Place>,
-    free: Vec<u32>,
-    /// The connections that have a turn without waiting for their sockets.
-    ready: Vec<u64>,
-    /// The connections that wait for workers. Their sockets are not watched: a peer that has hung
-    /// up would not let the thread wait.
-    waiting: Vec<u64>,
+    free: Vec<usize>,
+    /// The places of connections that have a turn without waiting for their sockets.
+    ready: Vec<usize>,
+    /// The places of those that wait for workers. Their sockets are not watched: a peer that has
+    /// hung up would not let the thread wait.
+    waiting: Vec<usize>,
     /// The number of the thread's turn.
     turn: u64,
     /// Sockets that have come, of peers that have not said who they are.
@@ -47,10 +46,8 @@ pub(super) struct Drive {
     cut_off: RateLimit,
 }
 
-/// The place of a connection.
+/// The place of a connection. What was meant for the one before gives it a turn too many.
 struct Place {
-    /// How often the place was taken: an event may be that of a connection that has ended.
-    round: u32,
     /// The events for which its socket is watched: empty if it is not.
     watched: EventFlags,
     /// The thread's turn in which it had its last one.
@@ -92,8 +89,8 @@ impl Drive {
     }
 
     /// Waits for events, but not for longer than `at_most` or until a connection has to have its
-    /// turn, and serves the connections that have one. The other events are added to `others`.
-    /// Returns whether there was anything for connections.
+    /// turn, and serves the connections that have one. `others` is empty, and gets the other
+    /// events. Returns whether there was anything for connections.
     pub fn turn(&mut self, lent: &Lent, at_most: Option<Duration>, others: &mut Vec<u64>) -> bool {
         let ready = (!self.ready.is_empty()).then_some(Duration::ZERO);
         let workers = (!self.waiting.is_empty()).then_some(TCP_MAILBOX_PAUSE);
@@ -108,19 +105,18 @@ impl Drive {
         let events = waited.map(|(events, _)| &*events).unwrap_or_default();
         self.turn += 1;
         let waiting = std::mem::take(&mut self.waiting);
-        for id in std::mem::take(&mut self.ready).into_iter().chain(waiting) {
-            self.serve(lent, id);
+        for at in std::mem::take(&mut self.ready).into_iter().chain(waiting) {
+            self.serve(lent, at);
         }
-        let before = others.len();
         for event in events {
             match event.data.u64() {
                 BELL => self.take_work(lent),
                 other if other & OTHER != 0 => others.push(other),
                 // A socket that is still ready says so again.
-                id => _ = self.serve(lent, id),
+                at => _ = self.serve(lent, at as usize),
             }
         }
-        others.len() - before < events.len()
+        others.len() < events.len()
     }
 
     /// Whether a connection has to have its turn, whatever its socket does.
@@ -129,10 +125,10 @@ impl Drive {
     }
 
     fn take_work(&mut self, lent: &Lent) {
-        for id in self.inbox.turns.take() {
-            if !self.serve(lent, id) {
+        for at in self.inbox.turns.take() {
+            if !self.serve(lent, at) {
                 // What it was woken for may have come after its turn.
-                self.ready.push(id);
+                self.ready.push(at);
             }
         }
         let Come { strangers, connections } = self.inbox.take();
@@ -144,62 +140,53 @@ impl Drive {
 
     /// Drives this connection from now on.
     pub fn adopt(&mut self, connection: Connection) {
-        let at = self.free.pop().map_or_else(
-            || {
-                let watched = EventFlags::IN;
-                self.places.push(Place { round: 0, watched, served_in: 0, connection: None });
-                self.places.len() - 1
-            },
-            |at| at as usize,
-        );
-        let place = &mut self.places[at];
-        // The events of others have another highest bit.
-        place.round = (place.round + 1) & (u32::MAX >> 1);
-        (place.watched, place.served_in) = (EventFlags::IN, 0);
-        let id = u64::from(place.round) << 32 | at as u64;
-        connection.wakes(Waker::new(self.inbox.turns.clone(), id));
-        let connection = place.connection.insert(connection);
-        let data = EventData::new_u64(id);
-        match epoll::add(&*self.watch, &**connection.socket(), data, place.watched) {
+        let at = self.free.pop().unwrap_or(self.places.len());
+        let place = Place { watched: EventFlags::IN, served_in: 0, connection: None };
+        match self.places.get_mut(at) {
+            Some(free) => *free = place,
+            None => self.places.push(place),
+        }
+        connection.wakes(Waker::new(self.inbox.turns.clone(), at));
+        let connection = self.places[at].connection.insert(connection);
+        let data = EventData::new_u64(at as u64);
+        match epoll::add(&*self.watch, &**connection.socket(), data, EventFlags::IN) {
             // On its way here nothing was told of what came for it.
-            Ok(()) => self.ready.push(id),
+            Ok(()) => self.ready.push(at),
             Err(error) => self.end(at, &Cut::Io(error.into())),
         }
     }
 
     /// A connection's turn. Returns whether it has not had one before in this turn of the thread.
-    fn serve(&mut self, lent: &Lent, id: u64) -> bool {
-        let at = id as u32 as usize;
-        let is_its = |place: &&mut Place| place.round == (id >> 32) as u32;
-        let Some(place) = self.places.get_mut(at).filter(is_its) else { return true };
+    fn serve(&mut self, lent: &Lent, at: usize) -> bool {
+        let place = &mut self.places[at];
         let Some(connection) = &mut place.connection else { return true };
         if std::mem::replace(&mut place.served_in, self.turn) == self.turn {
             return false;
         }
         match connection.turn(lent, &mut self.scratch) {
-            Ok(Next::Turn) => self.ready.push(id),
+            Ok(Next::Turn) => self.ready.push(at),
             Ok(Next::Read) => {
-                self.watch_for(at, id, EventFlags::IN);
+                self.watch_for(at, EventFlags::IN);
                 self.hand_over(at);
             }
-            Ok(Next::Write) => self.watch_for(at, id, EventFlags::OUT),
+            Ok(Next::Write) => self.watch_for(at, EventFlags::OUT),
             Ok(Next::Worker) => {
-                self.watch_for(at, id, EventFlags::empty());
-                self.waiting.push(id);
+                self.watch_for(at, EventFlags::empty());
+                self.waiting.push(at);
             }
             Err(cut) => self.end(at, &cut),
         }
         true
     }
 
-    fn watch_for(&mut self, at: usize, id: u64, flags: EventFlags) {
+    fn watch_for(&mut self, at: usize, flags: EventFlags) {
         let place = &mut self.places[at];
         let Some(connection) = &place.connection else { return };
         if place.watched == flags {
             return;
         }
         let before = std::mem::replace(&mut place.watched, flags);
-        let (socket, data) = (&**connection.socket(), EventData::new_u64(id));
+        let (socket, data) = (&**connection.socket(), EventData::new_u64(at as u64));
         // Also for no events, the system would tell that the peer has hung up.
         let changed = match (before.is_empty(), flags.is_empty()) {
             (true, _) => epoll::add(&*self.watch, socket, data, flags),
@@ -226,14 +213,14 @@ impl Drive {
     /// Takes a connection out of its place.
     fn take(&mut self, at: usize) -> Option<Connection> {
         let connection = self.places[at].connection.take()?;
-        self.free.push(at as u32);
+        self.free.push(at);
         let _ = epoll::delete(&*self.watch, &**connection.socket());
         Some(connection)
     }
 
     fn end(&mut self, at: usize, cut: &Cut) {
         if let Some(connection) = self.take(at) {
-            cut_off(connection.socket(), cut, &mut self.cut_off);
+            log_cut(connection.socket(), cut, &mut self.cut_off);
         }
     }
 
@@ -271,8 +258,8 @@ pub(super) trait Workers: Send + Sync {
     fn inbox(&self, seat: SeatId) -> Option<Arc<Inbox>>;
 }
 
-/// Ends a connection.
-pub(super) fn cut_off(socket: &OwnedFd, cut: &Cut, limit: &mut RateLimit) {
+/// Says in the log why a connection ends.
+pub(super) fn log_cut(socket: &OwnedFd, cut: &Cut, limit: &mut RateLimit) {
     let peer = rustix::net::getpeername(socket).ok().flatten();
     let is_usual = matches!(cut, Cut::Ended | Cut::Fenced | Cut::Io(_));
     if is_usual {
@@ -280,6 +267,4 @@ pub(super) fn cut_off(socket: &OwnedFd, cut: &Cut, limit: &mut RateLimit) {
     } else if let Some(unsaid) = limit.due(Instant::now()) {
         tracing::warn!(?peer, %cut, unsaid, "a connection is cut off");
     }
-    // A fence may hold the socket still: the client is to see that it has ended.
-    let _ = socket::shut_down(socket.as_fd());
 }

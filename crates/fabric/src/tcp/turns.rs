@@ -9,22 +9,22 @@ use rustix::event::{EventfdFlags, eventfd};
 /// The connections of one thread that are to have a turn, and what wakes the thread.
 pub(super) struct Turns {
     bell: OwnedFd,
-    ids: Mutex<Vec<u64>>,
+    places: Mutex<Vec<usize>>,
 }
 
 /// Gives a connection a turn.
 pub(super) struct Waker {
     turns: Arc<Turns>,
-    id: u64,
+    place: usize,
 }
 
 impl Waker {
-    pub fn new(turns: Arc<Turns>, id: u64) -> Self {
-        Self { turns, id }
+    pub fn new(turns: Arc<Turns>, place: usize) -> Self {
+        Self { turns, place }
     }
 
     pub fn wake(&self) {
-        lock(&self.turns.ids).push(self.id);
+        lock(&self.turns.places).push(self.place);
         self.turns.ring();
     }
 }
@@ -32,7 +32,7 @@ impl Waker {
 impl Turns {
     pub fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { bell, ids: Mutex::default() })
+        Ok(Self { bell, places: Mutex::default() })
     }
 
     /// The descriptor that is readable when there is work.
@@ -46,9 +46,9 @@ impl Turns {
     }
 
     /// Takes the connections, before the thread looks for other work.
-    pub fn take(&self) -> Vec<u64> {
+    pub fn take(&self) -> Vec<usize> {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        std::mem::take(&mut *lock(&self.ids))
+        std::mem::take(&mut *lock(&self.places))
     }
 }
 

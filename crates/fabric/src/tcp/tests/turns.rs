@@ -1,11 +1,14 @@
 //! No connection takes more than its part of a thread's time.
 
+use super::super::admission::{Admitted, Push, Replies};
 use super::super::drive::Drive;
 use super::super::inbox::Inbox;
 use super::super::letters::Letters;
 use super::super::noise::Dialing;
 use super::super::stream::Outward;
+use super::super::turns::{Turns, Waker as TurnWaker};
 use super::*;
+use crate::limits::TCP_PUSHED_BYTES_MAX;
 
 /// The thread looked at it once more with each of its turns, and did not rest between them.
 #[test]
@@ -86,4 +89,124 @@ fn a_turn_ends_soon_if_records_are_short() {
     }
     drop((theirs, connection));
     sender.join().unwrap();
+}
+
+const SLOTS: Replies = Replies { at: RemoteAddr::new(HOME, 64), len: 4096 };
+/// What may be pushed to a client that takes nothing.
+const ROOM: usize = TCP_PUSHED_BYTES_MAX + SLOTS.len as usize;
+
+/// A client with reply slots whose connection a thread drives, the client's end, and the way to it.
+struct Pushed {
+    _accepted: Accepted,
+    theirs: UnixStream,
+    drive: Drive,
+    client: Arc<Admitted>,
+}
+
+fn pushed(lent: &Arc<Lent>) -> Pushed {
+    let grants = all(Access::Full);
+    let client = Client { replies: Some(SLOTS), ..client(&grants) };
+    let (_accepted, connection, theirs, _) = pair(lent, client);
+    rustix::io::ioctl_fionbio(&**connection.socket(), true).unwrap();
+    let mut drive = Drive::new(Arc::new(Inbox::new().unwrap())).unwrap();
+    drive.adopt(connection);
+    turn(&mut drive, lent);
+    let (client, _) = lent.way_to(SLOTS.at, 1).unwrap();
+    Pushed { _accepted, theirs, drive, client }
+}
+
+/// One that does not wait. Returns whether there was something for connections.
+fn turn(drive: &mut Drive, lent: &Lent) -> bool {
+    drive.turn(lent, Some(Duration::ZERO), &mut Vec::new())
+}
+
+fn push(client: &Admitted, bytes: &[u8]) -> Push {
+    client.push(Told::Write { offset: 0, len: bytes.len() as u32 }, &[bytes])
+}
+
+/// Takes what comes until it is so much.
+fn take(theirs: &mut UnixStream, bytes: usize) -> Vec<u8> {
+    let mut taken = vec![0; bytes];
+    theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+    theirs.read_exact(&mut taken).unwrap();
+    taken
+}
+
+#[test]
+fn the_socket_gets_the_rest_of_what_was_pushed_when_it_has_room() {
+    let lent = lent(BYTES);
+    let Pushed { _accepted, mut theirs, mut drive, client } = pushed(&lent);
+    let frame = ANSWER_BYTES + SLOTS.len as usize;
+    let mut frames = 0;
+    while push(&client, &[7; SLOTS.len as usize]) != Push::Lost {
+        frames += 1;
+        client.flush();
+    }
+    assert!(client.held_bytes() > TCP_PUSHED_BYTES_MAX - frame, "its socket is full");
+    let taker = std::thread::spawn(move || take(&mut theirs, frames * frame));
+    let begun = Instant::now();
+    while !taker.is_finished() {
+        assert!(begun.elapsed() < PATIENCE, "the rest has not come");
+        drive.turn(&lent, Some(Duration::from_millis(1)), &mut Vec::new());
+    }
+    assert!(taker.join().unwrap().chunks(frame).all(|frame| frame[ANSWER_BYTES..] == [7; 4096]));
+    assert!(client.held_bytes() < TCP_PUSHED_BYTES_MAX, "a client at rest holds little memory");
+}
+
+#[test]
+fn what_the_socket_takes_at_once_wakes_no_thread() {
+    let lent = lent(BYTES);
+    let Pushed { _accepted, mut theirs, mut drive, client } = pushed(&lent);
+    assert_eq!(push(&client, &[1; 8]), Push::First);
+    assert_eq!(push(&client, &[2; 8]), Push::Behind);
+    client.flush();
+    assert!(!turn(&mut drive, &lent));
+    take(&mut theirs, 2 * (ANSWER_BYTES + 8));
+    assert!(client.held_bytes() > 0, "the memory for the next ones");
+}
+
+#[test]
+fn what_has_no_room_is_lost_and_nothing_is_pushed_to_a_client_that_has_not_come() {
+    let lent = lent(BYTES);
+    let grants = all(Access::Full);
+    let (keys, _) = Keys::new(&grants);
+    let admitted = lent.admit(keys, Client { replies: Some(SLOTS), ..client(&grants) });
+    let (client, _) = lent.way_to(SLOTS.at, 1).unwrap();
+    assert_eq!(push(&client, b"early"), Push::Lost);
+    drop((admitted, client));
+    let Pushed { _accepted, mut theirs, drive: _drive, client } = pushed(&lent);
+    assert_eq!(push(&client, &[0; ROOM + 1]), Push::Lost);
+    assert_eq!(push(&client, &[1; ROOM]), Push::First);
+    assert_eq!(push(&client, &[2; 1]), Push::Lost);
+    let taker = std::thread::spawn(move || take(&mut theirs, ANSWER_BYTES + ROOM));
+    while !taker.is_finished() {
+        client.flush();
+    }
+    assert_eq!(taker.join().unwrap()[ANSWER_BYTES..], [1; ROOM]);
+    assert_eq!(client.held_bytes(), 0, "so much is given back");
+}
+
+#[test]
+fn a_connection_that_is_woken_after_its_turn_has_another_one() {
+    let inbox = Arc::new(Inbox::new().unwrap());
+    let lent = lent(BYTES);
+    let (_accepted, connection, _theirs, _) = pair(&lent, client(&all(Access::Full)));
+    let mut drive = Drive::new(inbox.clone()).unwrap();
+    drive.adopt(connection);
+    // It is ready, so its turn comes before that for which it is woken.
+    TurnWaker::new(inbox.turns.clone(), 0).wake();
+    assert!(turn(&mut drive, &lent), "there was something");
+    assert_eq!(drive.queued(), 1);
+    TurnWaker::new(inbox.turns.clone(), 0).wake();
+    turn(&mut drive, &lent);
+    turn(&mut drive, &lent);
+    assert_eq!(drive.queued(), 0);
+}
+
+#[test]
+fn a_bell_that_has_not_rung_holds_up_nobody() {
+    let turns = Turns::new().unwrap();
+    assert!(turns.take().is_empty());
+    turns.ring();
+    assert!(turns.take().is_empty() && turns.take().is_empty());
 }
