@@ -146,30 +146,9 @@ impl Scrubber {
     ) -> std::io::Result<Self> {
         let (sender, events) = mpsc::channel();
         let stopping = Arc::new(AtomicBool::new(false));
-        let (bell, have_kept) = (sessions.scrubber_bell(), sessions.have_kept());
-        let (session, handle) = (sessions.open_scrubber(), ScrubberHandle { sender, bell });
-        let (bell, is_stopping) = (handle.bell.clone(), stopping.clone());
-        let run = move || {
-            let scrubber = ScrubberThread {
-                node,
-                session,
-                bell,
-                sessions,
-                cluster,
-                stopping: is_stopping,
-                release: false,
-                scrub: false,
-                // The scrubber before this one may have taken back the words of sessions that live
-                // on.
-                have_left: have_kept,
-                pause: SCRUB_INTERVAL,
-                next_scrub: Instant::now(),
-                worked: Cell::default(),
-                walks: None,
-                unrested: None,
-            };
-            scrubber.run(&events);
-        };
+        let handle = ScrubberHandle { sender, bell: sessions.scrubber_bell() };
+        let is_stopping = stopping.clone();
+        let run = move || ScrubberThread::new(node, sessions, cluster, is_stopping).run(&events);
         let thread = std::thread::Builder::new().name("loch-scrubber".into()).spawn(run)?;
         Ok(Self { handle, stopping, thread: Some(thread) })
     }
@@ -249,6 +228,26 @@ impl<E: Into<ScrubError>> From<E> for Halt {
 }
 
 impl<C: ClusterAccess> ScrubberThread<C> {
+    fn new(node: usize, sessions: Arc<Sessions>, cluster: C, stopping: Arc<AtomicBool>) -> Self {
+        Self {
+            node,
+            session: sessions.open_scrubber(),
+            bell: sessions.scrubber_bell(),
+            // The scrubber before this one may have taken back the words of sessions that live on.
+            have_left: sessions.have_kept(),
+            sessions,
+            cluster,
+            stopping,
+            release: false,
+            scrub: false,
+            pause: SCRUB_INTERVAL,
+            next_scrub: Instant::now(),
+            worked: Cell::default(),
+            walks: None,
+            unrested: None,
+        }
+    }
+
     fn run(mut self, events: &Receiver<Event>) {
         let (mut due, mut walks_due) = (None, Some(Instant::now() + EXPIRY_PAUSE));
         while let Some(is_told) = self.wait(events, due.into_iter().chain(walks_due).min()) {
@@ -425,7 +424,10 @@ impl<C: ClusterAccess> ScrubberThread<C> {
                 return Err(ScrubError::Incomplete.into());
             }
             self.come_to_rest(&memory, opened)?;
-            walk.begin(self.client(&memory, walk.number(), opened)?);
+            // A client that is kept was none of a walk that is under way.
+            if !walk.is_under_way() {
+                walk.begin(self.client(&memory, walk.number(), opened)?);
+            }
         }
         let piece = self.drive(walk.piece())?;
         let goes_on = matches!(piece, Ok(false));
@@ -619,22 +621,9 @@ mod tests {
         let own = Member::read(String::new(), PathBuf::new(), region).unwrap();
         let sessions = Arc::new(Sessions::restore(&own, true).0);
         let memory = Arc::new(ClusterMemory::join(vec![Some(own)], 0).unwrap());
-        let scrubber = ScrubberThread {
-            node: 0,
-            session: sessions.open_scrubber(),
-            bell: sessions.scrubber_bell(),
-            sessions,
-            cluster: access(memory.clone()),
-            stopping: Arc::default(),
-            release: false,
-            scrub: true,
-            have_left: true,
-            pause: SCRUB_INTERVAL,
-            next_scrub: Instant::now(),
-            worked: Cell::default(),
-            walks: None,
-            unrested: None,
-        };
+        let cluster = access(memory.clone());
+        let mut scrubber = ScrubberThread::new(0, sessions, cluster, Arc::default());
+        (scrubber.scrub, scrubber.have_left) = (true, true);
         (memory, scrubber)
     }
 
