@@ -83,11 +83,6 @@ impl Item {
     pub fn cas(&self) -> u64 {
         self.traits.cas.unwrap_or(self.version.as_u64())
     }
-
-    /// How long the item lives on.
-    pub fn ttl(&self) -> Option<Duration> {
-        Some(self.expires_at?.duration_since(SystemTime::now()).unwrap_or_default())
-    }
 }
 
 /// A value as it is stored: where it is or, if this process cannot have it there, as a copy and the
@@ -657,18 +652,19 @@ mod tests {
         let (_cluster, table) = table();
         let (uses, load) = (Uses::default(), Load::default());
         let store = Store::new(&table, &uses, &load);
-        for known in [0, LONG_BYTES, 5 * LONG_BYTES] {
-            let len = 4 * LONG_BYTES;
+        let known = [0, LONG_BYTES, 5 * LONG_BYTES];
+        let lens = [(LONG_BYTES, 0), (4 * LONG_BYTES, 0), (4 * LONG_BYTES, 4 * LONG_BYTES)];
+        for (known, (len, longer)) in known.iter().flat_map(|known| lens.map(|it| (*known, it))) {
             table.put(b"k", &vec![1; len]).unwrap();
             load.pace.begin_round();
             load.longs.note(b"k", known);
-            let longer = |item: Option<&Item>| {
+            let change = |item: Option<&Item>| {
                 let data = item.unwrap().data();
                 assert!(load.work.bytes() >= WORK_COPIES * data.len(), "of {known} bytes");
-                Ok((Change::bytes(item, data.repeat(2)), ()))
+                Ok((Change::bytes(item, [data, &data[..longer]].concat()), ()))
             };
-            block_on(store.update_longer(b"k", len, longer)).unwrap();
-            assert_eq!(load.longs.len(b"k"), Some(2 * len), "it is known at once");
+            block_on(store.update_longer(b"k", longer, change)).unwrap();
+            assert_eq!(load.longs.len(b"k"), Some(len + longer), "it is known at once");
             assert_eq!(load.work.bytes(), 0);
         }
         load.pace.begin_round();
@@ -699,6 +695,75 @@ mod tests {
         table.put(b"k", b"other").unwrap();
         assert!(!block_on(store.commit(draft)).unwrap());
         assert_eq!(&table.get(b"k").unwrap().unwrap()[..], b"other");
+    }
+
+    #[test]
+    fn a_draft_whose_time_has_passed_is_gone_at_once() {
+        let (_cluster, table) = table();
+        table.put(b"k", b"1").unwrap();
+        let (uses, load) = (Uses::default(), Load::default());
+        let store = Store::new(&table, &uses, &load);
+        let draft = RefCell::new(block_on(store.draft(b"k", 0)).unwrap());
+        let on = store.on(&draft);
+        let later = Expires::after(Duration::from_secs(60));
+        for (expires, is_there) in [(later, true), (Expires::At(SystemTime::now()), false)] {
+            block_on(on.update(b"k", |_| Ok((Change::Expire(expires), ())))).unwrap();
+            assert_eq!(block_on(on.get(b"k")).unwrap().is_some(), is_there);
+        }
+        assert!(block_on(store.commit(draft.into_inner())).unwrap());
+        assert!(table.get(b"k").unwrap().is_none());
+    }
+
+    #[test]
+    fn an_update_that_others_undo_for_long_is_given_up() {
+        let (_cluster, table) = table();
+        table.put(b"k", b"1").unwrap();
+        let (uses, load) = (Uses::default(), Load::default());
+        let store = Store::new(&table, &uses, &load);
+        let mut tries = 0;
+        let update = store.update(b"k", |item| {
+            tries += 1;
+            if tries == 2 {
+                std::thread::sleep(UPDATE_TIME);
+            }
+            table.put(b"k", b"of another one").unwrap();
+            Ok((Change::bytes(item, b"x".to_vec()), ()))
+        });
+        assert!(matches!(block_on(update), Err(Failure::Busy)));
+        assert_eq!((tries, &table.get(b"k").unwrap().unwrap()[..]), (2, &b"of another one"[..]));
+    }
+
+    #[test]
+    fn a_long_value_is_put_in_a_round_that_has_room_for_it() {
+        let (_cluster, table) = table();
+        let (uses, load) = (Uses::default(), Load::default());
+        let store = Store::new(&table, &uses, &load);
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let (traits, never) = (Traits::default(), Expires::Never);
+        for bytes in [LONG_BYTES - 1, LONG_BYTES] {
+            let data = vec![1; bytes];
+            load.pace.begin_round();
+            for key in [b"put", b"new"] {
+                // Others have taken all of the round.
+                while Box::pin(load.pace.step(bytes)).as_mut().poll(&mut cx).is_ready() {}
+                let mut put: std::pin::Pin<Box<dyn Future<Output = ()>>> = match key {
+                    b"put" => Box::pin(async {
+                        store.put(key, &data, traits, never).await.unwrap();
+                    }),
+                    _ => Box::pin(async {
+                        assert!(store.put_new(key, data.clone(), traits, never).await.unwrap());
+                    }),
+                };
+                let is_long = bytes == LONG_BYTES;
+                let is_put = (0..1000).any(|_| put.as_mut().poll(&mut cx).is_ready());
+                assert_eq!(is_put, !is_long, "{bytes} bytes");
+                if is_long {
+                    load.pace.begin_round();
+                    block_on(put);
+                }
+                assert!(table.delete(key).unwrap());
+            }
+        }
     }
 
     /// Over a network a GET of a long value took memory that nobody counted.

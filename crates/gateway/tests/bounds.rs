@@ -206,6 +206,35 @@ fn long_answers_have_a_bound_for_all_clients_that_take_none() {
     seen.has(0, 300 * MIB);
 }
 
+/// It goes on as long as its answers have room beside those that others have not taken.
+#[test]
+fn a_transaction_has_errors_from_where_its_answers_have_no_room() {
+    let _alone = alone();
+    let gateway = gateway();
+    let (mut other, mut holder) = (gateway.resp(), gateway.resp());
+    assert_eq!(ask(&mut other, &["SETRANGE", "long", "9999999", "x"]), ":10000000\r\n");
+    assert_eq!(ask(&mut other, &["SETRANGE", "short", "15999", "x"]), ":16000\r\n");
+    let held = request(&["GETRANGE", "long", "0", "-1"]).repeat(6);
+    holder.send(format!("MULTI\r\n{held}EXEC\r\n").as_bytes());
+    let begin = text(&holder.exactly(5 + 6 * 9 + 4 + 11));
+    assert!(begin.ends_with("*6\r\n$10000000\r\n"), "{begin}");
+    let mut execute = |gets: usize| {
+        let short = request(&["GETRANGE", "short", "0", "-1"]).repeat(gets);
+        other.send(format!("MULTI\r\n{short}PING\r\nEXEC\r\n").as_bytes());
+        (0..gets + 2).for_each(|_| drop(other.line()));
+        assert_eq!(text(&other.line()), format!("*{}\r\n", gets + 1));
+        (0..gets).for_each(|_| drop(other.resp_answer()));
+        text(&other.resp_answer())
+    };
+    assert_eq!(execute(10), "+PONG\r\n");
+    assert!(execute(600).starts_with("-ERR clients have not taken"));
+    drop(holder);
+    let until = Instant::now() + Duration::from_secs(20);
+    while execute(600) != "+PONG\r\n" {
+        assert!(Instant::now() < until, "what was held is not given back");
+    }
+}
+
 /// Quadratic in the key and the pattern.
 #[test]
 fn a_pattern_that_takes_long_lets_others_go_on_and_ends_with_its_gateway() {

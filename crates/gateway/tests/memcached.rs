@@ -6,7 +6,7 @@ mod support;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use loch_gateway::PasswordSource;
-use support::{Reference, differ};
+use support::{Client, Reference, differ};
 
 /// A request a line; `\n` stands for the end of a line in it.
 const SCENARIO: &str = include_str!("memcached.txt");
@@ -113,6 +113,10 @@ fn what_no_other_server_answers_alike_is_answered() {
         ask("ms x 1 F9 T50\r\na\r\nmd x x\r\nmg x t v f\r\n"),
         "HD\r\nHD\r\nVA 0 t50 f0\r\n\r\n"
     );
+    assert_eq!(ask("ms item 3 T100\r\nabc\r\n"), "HD\r\n");
+    let told = ask("me item\r\n");
+    assert!(told.starts_with("ME item exp=100 la=0 cas="), "{told}");
+    assert!(told.ends_with(" fetch=no cls=1 size=7\r\n"), "{told}");
     assert!(ask("me n\r\n").starts_with("ME n exp="));
     for (request, line) in [
         ("stats\r\n", "STAT version "),
@@ -129,6 +133,47 @@ fn what_no_other_server_answers_alike_is_answered() {
     assert!(refused.starts_with("SERVER_ERROR the memory of a table is declared"), "{refused}");
     client.send(b"mn\r\nquit\r\nmn\r\n");
     assert_eq!(support::text(&client.rest()), "MN\r\n");
+}
+
+/// Also where it has to change the item, or might.
+#[test]
+fn an_mg_counts_what_it_finds_and_leaves_no_trace_with_u() {
+    let gateway = support::gateway();
+    let mut client = gateway.memcached();
+    let ask = |client: &mut Client, request: &str| {
+        support::text(&client.memcached_answer(request.as_bytes()))
+    };
+    let found = |client: &mut Client| {
+        let stats = ask(client, "stats\r\n");
+        ["STAT get_hits ", "STAT get_misses "].map(|name| {
+            let count = stats.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            count.parse::<u64>().unwrap()
+        })
+    };
+    let mut counts = |request: &str, answer: &str| {
+        let before = found(&mut client);
+        assert_eq!(ask(&mut client, request), answer);
+        let after = found(&mut client);
+        (after[0] - before[0], after[1] - before[1])
+    };
+    assert_eq!(counts("mg none T10\r\n", "EN\r\n"), (0, 1));
+    assert_eq!(counts("mg new N30\r\n", "HD W\r\n"), (0, 1));
+    assert_eq!(counts("mg new N30\r\n", "HD Z\r\n"), (1, 0));
+    assert_eq!(counts("mg new T30\r\n", "HD Z\r\n"), (1, 0));
+    let mut ask = |request: &str| ask(&mut client, request);
+    for way in ["u", "T30 u"] {
+        assert_eq!(ask("ms k 1\r\na\r\n"), "HD\r\n");
+        for _ in 0..2 {
+            assert_eq!(ask(&format!("mg k {way} h\r\n")), "HD h0\r\n");
+        }
+    }
+    assert_eq!(ask("mg k T30 h\r\nmg k u h\r\n"), "HD h0\r\nHD h1\r\n");
+    // One that somebody is to renew.
+    assert_eq!(ask("ms k 1\r\na\r\nmd k I\r\nmg k u h\r\n"), "HD\r\nHD\r\nHD h0 X W\r\n");
+    for _ in 0..2 {
+        assert_eq!(ask("mg k u h\r\n"), "HD h0 Z X\r\n");
+    }
+    assert_eq!(ask("mg k h\r\nmg k u h\r\n"), "HD h0 Z X\r\nHD h1 Z X\r\n");
 }
 
 #[test]

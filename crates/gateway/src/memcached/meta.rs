@@ -475,7 +475,7 @@ async fn debug(cx: &Context<'_>, meta: &Meta<'_>, output: &mut Vec<u8>) -> Resul
     };
     output.extend_from_slice(b"ME ");
     output.extend_from_slice(meta.given);
-    let expires = item.ttl().map_or("-1".to_owned(), |ttl| ttl.as_secs().to_string());
+    let expires = item.expires_at.map_or("-1".to_owned(), |at| seconds_left(at).to_string());
     let Use { is_read, idle_s } = cx.store.uses().of(item.version);
     let fetched = if is_read { "yes" } else { "no" };
     let (cas, size) = (item.cas(), meta.key.len() + item.data().len());

@@ -57,6 +57,11 @@ pub(super) struct Transaction {
 /// What an argument or a key takes besides its bytes.
 const OVERHEAD: usize = 64;
 
+/// The bytes that an argument or a key takes.
+fn taken(argument: &[u8]) -> usize {
+    argument.len() + OVERHEAD
+}
+
 impl Transaction {
     /// Takes memory for so many bytes more, if there is enough for them.
     fn take(&mut self, copies: &Copies, more: usize) -> Result<(), &'static str> {
@@ -99,7 +104,7 @@ impl Transaction {
         command: &'static Command,
         request: &[&[u8]],
     ) -> Result<(), &'static str> {
-        let bytes = request.iter().map(|argument| argument.len() + OVERHEAD).sum::<usize>();
+        let bytes = request.iter().map(|argument| taken(argument)).sum::<usize>();
         let has_room = self.queue.as_ref().is_some_and(|queue| queue.len() < QUEUED_MAX);
         let taken = if has_room { self.take(copies, bytes + OVERHEAD) } else { Err(TOO_MANY) };
         if taken.is_err() {
@@ -148,7 +153,7 @@ impl Session {
                     if transaction.watched.len() == WATCHED_MAX {
                         return Err("ERR this client watches too many keys".into());
                     }
-                    transaction.take(&cx.shared.copies, key.len() + OVERHEAD)?;
+                    transaction.take(&cx.shared.copies, taken(key))?;
                     let version = version(cx, key).await?;
                     transaction.watched.insert(key.to_vec(), version);
                 }
@@ -324,4 +329,65 @@ async fn execute_queue(
     }
     held.set((reply.bytes.len() - start).saturating_sub(OUTPUT_BYTES));
     held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<Vec<u8>> {
+        line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn a_transaction_has_so_many_bytes_and_a_little_of_them_is_no_part_of_all() {
+        let copies = Copies::default();
+        let mut transaction = Transaction::default();
+        transaction.take(&copies, QUEUED_FREE_BYTES).unwrap();
+        assert_eq!(copies.queued.bytes(), 0);
+        let mut has = 0;
+        for (more, part) in [
+            (1, QUEUED_FREE_BYTES + 1),
+            // Some at a time, and none while there are some.
+            (1, QUEUED_FREE_BYTES),
+            (QUEUED_FREE_BYTES - 1, 0),
+        ] {
+            transaction.take(&copies, more).unwrap();
+            has += part;
+            assert_eq!(copies.queued.bytes(), has);
+        }
+        transaction.take(&copies, QUEUED_BYTES_MAX - has).unwrap();
+        assert_eq!(copies.queued.bytes(), QUEUED_BYTES_MAX);
+        assert_eq!(transaction.take(&copies, 1), Err(TOO_MANY));
+        let mut other = Transaction::default();
+        assert_eq!(other.take(&copies, QUEUED_BYTES_MAX), Err(NO_ROOM));
+        drop(transaction);
+        assert_eq!(other.take(&copies, QUEUED_BYTES_MAX), Ok(()));
+        drop(other);
+        assert_eq!(copies.queued.bytes(), 0);
+    }
+
+    #[test]
+    fn a_command_takes_its_bytes_and_those_of_the_list_that_it_is() {
+        let mut transaction = Transaction { queue: Some(Vec::new()), ..Transaction::default() };
+        let command = Command::of(b"set").unwrap();
+        let request: [&[u8]; 3] = [b"SET", b"k", b"value"];
+        transaction.queue(&Copies::default(), command, &request).unwrap();
+        assert_eq!(transaction.bytes, 3 + 1 + 5 + 3 * OVERHEAD + OVERHEAD);
+    }
+
+    #[test]
+    fn a_command_makes_an_item_longer_by_what_it_puts() {
+        for (request, most) in [
+            ("setbit k 7 1", 1),
+            ("setbit k 800 1", 101),
+            ("setrange k 100 abc", 103),
+            ("append k abcd", 4),
+            ("get k", 0),
+        ] {
+            let request = words(request);
+            let command = Command::of(&request[0]).unwrap();
+            assert_eq!(grows_by(command, &request), most, "{request:?}");
+        }
+    }
 }
