@@ -513,7 +513,7 @@ fn workers_that_take_no_packets_refuse_them_and_go_on() {
         assert!(rig.ask(), "{engine:?} goes on");
         asked += 1;
     }
-    assert!(asked >= 3, "herd, pilaf and the example");
+    assert!(asked >= 2, "herd, pilaf, and the example if it is built");
 }
 
 /// A worker that has to end finishes the operations that it has begun, and answers them: no client
