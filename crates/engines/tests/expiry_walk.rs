@@ -203,6 +203,11 @@ fn a_walk_is_made_in_pieces_that_are_bounded() {
     assert_eq!((expired.expiring, expired.removed), (50_000, 10_000));
     assert!((40..60).contains(&pieces), "{pieces} pieces of 256 removals, or of 4096 looks");
     check(&node);
+    // Chunks without a slab are looks, too.
+    let cluster = TestCluster::new(Plan { table_bytes: 2 << 30, sparse: true, ..storing() });
+    let (_, pieces) = walk(&client(&cluster, 0));
+    let looks = cluster.map.shape.geometry.chunks as usize;
+    assert!(pieces >= looks / 4096 && pieces > 2, "{pieces} pieces of {looks} looks");
 }
 
 /// The node sees entries that a client is writing, slabs that are cut, and values that are replaced

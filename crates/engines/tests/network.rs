@@ -11,6 +11,7 @@ use std::task::Poll;
 use loch_engines::epoch::{Grace, Session};
 use loch_engines::nessie::geometry::{Geometry, Options};
 use loch_engines::nessie::hash::{Candidates, TableMap};
+use loch_engines::nessie::ite::Ite;
 use loch_engines::nessie::slab::{Chunk, Slab};
 use loch_engines::nessie::{CacheLimits, Client, ExpiryWalk, PutOptions};
 use loch_engines::operation::{Expect, Operation};
@@ -525,6 +526,45 @@ fn a_stage_of_a_batch_is_one_round_trip() {
     });
 }
 
+/// The client that reads has put nothing.
+#[test]
+fn a_batch_remembers_what_it_has_found() {
+    let (world, [here, there]) = two_nodes();
+    run(&world, &Rc::new(here), |client| async move {
+        put_all(&client, 0, 1).await;
+    });
+    run(&world, &Rc::new(there), |client| async move {
+        get_all(&client, 1).await;
+        let warm = get_all(&client, 1).await;
+        assert_eq!((warm.round_trips, warm.reads), (1, 32), "{warm:?}");
+    });
+}
+
+/// Over a network nothing but checksums tells that an entry was written while it was read.
+#[test]
+fn a_batch_believes_no_value_whose_checksum_is_wrong() {
+    let (world, [here, there]) = two_nodes();
+    let there = Rc::new(there);
+    run(&world, &Rc::new(here), |client| async move {
+        put_all(&client, 0, 1).await;
+    });
+    let (map, name) = (there.map().clone(), names(0).remove(0));
+    let candidates = Candidates::of(&map, &name);
+    let words = (0..candidates.count()).map(|slot| Ite(world.load(candidates.slot(slot))));
+    for word in words.filter(|word| map.codec.is_visible(*word)) {
+        let place = map.codec.place(word);
+        let entry = map.data_base(place.dti).unwrap().add(place.offset);
+        let is_of_value = |at: &RemoteAddr| world.load(*at) == u64::from_le_bytes([1; 8]);
+        let at = (0..16).map(|n| entry.add(n * 8)).find(is_of_value).expect("of its value");
+        world.store(at, u64::from_le_bytes([9; 8]));
+    }
+    run(&world, &there, |client| async move {
+        let names = [name];
+        let get = client.get_many(&names, |_, seen| panic!("{seen:?}"));
+        assert!(matches!(get.await, Err(EngineError::Timeout { .. })));
+    });
+}
+
 /// A CAS that may have been executed is neither done nor tried again.
 #[test]
 fn a_batch_tells_which_of_its_keys_have_an_unknown_outcome() {
@@ -614,9 +654,32 @@ fn an_observer_reads_each_slot_of_a_batch_and_of_a_scan_again() {
         reads.set(scan_all(&client).await.reads);
     });
     run(&world, &observer, |client| async move {
-        let cost = get_all(&client, 1).await;
-        assert!(cost.reads >= 3 * 32, "{cost:?}");
+        for _ in 0..3 {
+            let cost = get_all(&client, 1).await;
+            assert!(cost.reads >= 3 * 32, "{cost:?}");
+        }
         assert_eq!(scan_all(&client).await.reads, of_client.get() + 32);
+    });
+}
+
+/// It has no word to announce in what it posts.
+#[test]
+fn an_observer_marks_nothing() {
+    let evicting = Options { evicts: true, ..Options::default() };
+    let (world, [here, _]) = two_nodes_with(Profile::CONNECTX_3_56.caps, evicting);
+    let endpoint = world.endpoint(world.add_process(THERE));
+    let limits = CacheLimits::default();
+    let observer = Session::observer(THERE);
+    let observer = Rc::new(Client::new(endpoint, here.map().clone(), observer, limits, 100_000));
+    run(&world, &Rc::new(here), |client| async move {
+        put_all(&client, 0, 1).await;
+    });
+    run(&world, &observer, |client| async move {
+        let one = async {
+            assert!(client.get(&names(0)[0], Buf::new()).await.unwrap().is_some());
+        };
+        let costs = [cost_of(&client, one).await, get_all(&client, 1).await];
+        assert!(costs.iter().all(|cost| cost.writes == 0), "{costs:?}");
     });
 }
 

@@ -243,3 +243,30 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::Buf;
+    use loch_fabric::lanes::block_on;
+
+    use super::*;
+    use crate::nessie::client::tests::clients_with;
+    use crate::nessie::layout::geometry::Options;
+    use crate::operation::PutOptions;
+
+    /// Otherwise what it uses would look old to those who evict.
+    #[test]
+    fn a_client_that_only_reads_learns_the_time() {
+        let options = Options { evicts: true, ..Options::default() };
+        let [others, client] = clients_with(3 << 20, options);
+        block_on(others.put(b"k", b"v", PutOptions::default())).unwrap();
+        for _ in 0..2 {
+            block_on(others.turn_over(3 * others.epoch_bytes())).unwrap();
+            for _ in 0..NEAR_USES {
+                assert!(block_on(client.get(b"k", Buf::new())).unwrap().is_some());
+            }
+            assert_eq!(client.mark_epoch(), others.mark_epoch());
+        }
+        assert!(client.mark_epoch() >= 6);
+    }
+}

@@ -210,6 +210,29 @@ mod tests {
     }
 
     #[test]
+    fn the_clock_counts_a_part_of_what_nobody_used_and_of_what_fills_memory() {
+        let (client, class) = filled();
+        let bytes = client.bytes_on_clock(&class);
+        let told = || {
+            block_on(client.tell_clock()).unwrap();
+            client.fabric.load(client.map.ledger(0).turned_over()).unwrap()
+        };
+        let before = told();
+        let victims = block_on(client.evict(class, 20)).unwrap().expect("they can go");
+        let used = victims.iter().filter(|victim| victim.mark.is_used()).count();
+        let counted = used as f32 + UNUSED_COUNTS * (victims.len() - used) as f32;
+        assert!(used < victims.len());
+        assert_eq!(told() - before, (counted * bytes) as u64);
+        let before = told();
+        block_on(client.count_filled(&class)).unwrap();
+        assert_eq!(told(), before, "others have emptied what a client that evicts finds empty");
+        client.counts.evicted.set(0);
+        block_on(client.count_filled(&class)).unwrap();
+        let filled = (class.entries as f32 * FILLED_COUNTS * bytes) as u64;
+        assert_eq!(told() - before, filled);
+    }
+
+    #[test]
     fn a_value_that_is_evicted_leaves_a_ghost_in_the_first_bucket_of_its_key() {
         let (client, class) = filled();
         // So many that some are not in their first buckets.

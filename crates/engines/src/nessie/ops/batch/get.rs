@@ -397,8 +397,9 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase
 mod tests {
     use loch_fabric::lanes::block_on;
 
-    use crate::limits::BATCH_BUF_BYTES_MAX;
-    use crate::nessie::client::tests::client;
+    use super::*;
+    use crate::nessie::client::tests::{client, client_with};
+    use crate::nessie::layout::geometry::Options;
     use crate::operation::PutOptions;
 
     #[test]
@@ -410,7 +411,7 @@ mod tests {
         }
         for keys in [[b"b", b"c", b"a"], [b"a", b"b", b"c"]] {
             let mut lengths = Vec::new();
-            let found = |_, value: Option<crate::operation::Found<'_>>| {
+            let found = |_, value: Option<Found<'_>>| {
                 lengths.push(value.map(|found| found.value.len()));
             };
             block_on(client.get_many(&keys, found)).unwrap();
@@ -418,6 +419,75 @@ mod tests {
             assert_eq!(lengths, [5, 6000, long.len()].map(Some));
             let batch = client.batch.take().unwrap();
             assert!(batch.entry.capacity() <= BATCH_BUF_BYTES_MAX, "{}", batch.entry.capacity());
+        }
+    }
+
+    /// Otherwise the values that are read in batches alone are the first to be evicted.
+    #[test]
+    fn what_a_batch_reads_is_marked_as_used_and_nothing_else() {
+        let client = client_with(3 << 20, Options { evicts: true, ..Options::default() });
+        let keys = [b"read", b"seen", b"left"];
+        for key in keys {
+            block_on(client.put(key, b"value", PutOptions::default())).unwrap();
+        }
+        block_on(client.get_many(&keys[..1], |_, value| assert!(value.is_some()))).unwrap();
+        block_on(client.contains_many(&keys[1..2], |_, is_there| assert!(is_there))).unwrap();
+        let is_used = |key: &[u8]| {
+            let candidates = Candidates::from_hash(&client.map, client.hash(key).unwrap());
+            let (words, marks) = block_on(client.collect_marked(&candidates)).unwrap();
+            let is_its = |slot: &usize| client.map.codec.is_visible(words[*slot]);
+            let slot = (0..candidates.count()).find(is_its).unwrap();
+            candidates.mark_in(&marks, slot).is_used()
+        };
+        assert_eq!(keys.map(|key| is_used(key)), [true, false, false]);
+    }
+
+    /// A READ that is as long as the entries before it would leave the region.
+    #[test]
+    fn the_last_entry_of_a_table_is_read_as_far_as_the_table_goes() {
+        let client = client(4 << 20);
+        let put = |key: &u32| {
+            block_on(client.put(&key.to_le_bytes(), &[2; 6000], PutOptions::default())).is_ok()
+        };
+        let keys: Vec<_> = (0..).take_while(put).map(u32::to_le_bytes).collect();
+        let longer = 64 << 10;
+        let offset = |key: &[u8; 4]| {
+            let candidates = Candidates::from_hash(&client.map, client.hash(key).unwrap());
+            let words = block_on(client.collect(&candidates)).unwrap();
+            let words = words[..candidates.count()].iter().copied();
+            let shown = words.filter(|word| client.map.codec.is_visible(*word));
+            shown.map(|word| client.map.codec.place(word).offset).max().unwrap()
+        };
+        assert!(keys.iter().map(offset).max().unwrap() + longer > client.map.data_bytes());
+        client.hint_read_of(longer as usize);
+        let mut found = 0;
+        let count = |_, value: Option<Found<'_>>| {
+            assert_eq!(value.unwrap().value, [2; 6000]);
+            found += 1;
+        };
+        block_on(client.get_many(&keys, count)).unwrap();
+        assert_eq!(found, keys.len());
+    }
+
+    #[test]
+    fn a_batch_with_a_key_that_cannot_be_does_nothing() {
+        let client = client(4 << 20);
+        let long = [1; crate::limits::KEY_BYTES_MAX + 1];
+        for wrong in [&b""[..], &long] {
+            let (keys, pairs) = ([&b"a"[..], wrong], [(&b"a"[..], b"v"), (wrong, b"v")]);
+            let refused = [
+                block_on(client.put_many(&pairs, |_, _| unreachable!("nothing is done"))),
+                block_on(client.get_many(&keys, |_, _| unreachable!("nothing is done"))),
+                block_on(client.contains_many(&keys, |_, _| unreachable!("nothing is done"))),
+                block_on(client.delete_many(&keys, |_, _| unreachable!("nothing is done"))),
+            ];
+            for refused in refused {
+                let is_told = match wrong.len() {
+                    0 => matches!(refused, Err(EngineError::KeyEmpty)),
+                    _ => matches!(refused, Err(EngineError::KeyTooLong { .. })),
+                };
+                assert!(is_told, "{refused:?}");
+            }
         }
     }
 }

@@ -204,3 +204,29 @@ fn longest<'k>(keys: impl Iterator<Item = &'k [u8]>) -> Result<usize, EngineErro
     }
     Ok(longest)
 }
+
+#[cfg(test)]
+mod tests {
+    use loch_fabric::{FabricError, RegionId, RemoteAddr};
+
+    use super::*;
+
+    #[test]
+    fn what_may_have_been_done_is_the_error_whatever_comes_before_and_after() {
+        let region = RegionId(0);
+        let known = || EngineError::from(FabricError::Unreachable { region });
+        let unknown =
+            || EngineError::from(FabricError::OutcomeUnknown { at: RemoteAddr::new(region, 0) });
+        let told = |errors: &[&dyn Fn() -> EngineError]| {
+            let mut result = Ok(());
+            errors.iter().for_each(|error| add_error(&mut result, error()));
+            matches!(result, Err(EngineError::Ambiguous(_)))
+        };
+        assert!(!told(&[&known, &known]));
+        assert!(told(&[&unknown, &known]) && told(&[&known, &unknown]) && told(&[&unknown]));
+        // The first of each kind.
+        let mut result = Err(EngineError::KeyEmpty);
+        add_error(&mut result, known());
+        assert!(matches!(result, Err(EngineError::KeyEmpty)));
+    }
+}
