@@ -40,13 +40,13 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::nessie::hash::TableMap;
 use loch_engines::nessie::slab::Chunk;
 use loch_engines::nessie::{AnyClient, Scrubbed, release_dead};
 use loch_engines::net::Access;
 use loch_engines::requests::Timing;
+use loch_engines::{EngineError, Kv};
 use loch_fabric::shm::{Bell, ShmEndpoint};
 use loch_fabric::{Buf, Fabric, RegionId};
 
@@ -337,9 +337,9 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         self.session = self.session.or_else(|| self.sessions.open_scrubber());
         let session = self.session.ok_or(ScrubError::NoSession)?;
         let memory = self.cluster.memory()?;
-        self.come_to_rest(&memory, session)?;
         if self.release {
-            for (table, map) in memory.nessie_tables() {
+            for (number, (table, map)) in memory.nessie_tables().enumerate() {
+                self.stop_walk(number);
                 let endpoint = self.cluster.endpoint(&memory, table, session)?;
                 for dti in reachable(&memory) {
                     self.release_chunks(&endpoint, map, dti)?;
@@ -347,6 +347,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
             }
             self.release = !memory.is_complete();
         }
+        self.come_to_rest(&memory, session)?;
         if self.scrub && may_scrub && memory.is_complete() {
             let before = self.worked.get();
             let scrubbed = self.scrub_tables(&memory, session);
@@ -376,6 +377,8 @@ impl<C: ClusterAccess> ScrubberThread<C> {
                 Ok(())
             }
             Err(halt) => {
+                // If its verbs settle before the next look, nobody else would notice.
+                last.leave();
                 self.unrested = Some((number, last));
                 Err(halt)
             }
@@ -446,9 +449,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         // Sessions may leave more from now on, and say so again.
         self.have_left |= self.sessions.take_back();
         for number in 0..memory.nessie_tables().count() {
-            // Its connections end when another client of the table is let in.
-            let walk = self.walks.iter_mut().flatten().find(|walk| walk.number() == number);
-            drop(walk.and_then(TableWalk::stop));
+            self.stop_walk(number);
             let client = self.client(memory, number, opened)?;
             let scrubbed = self.scrub_table(memory, &client, number);
             let ended = self.end(number, client);
@@ -456,6 +457,12 @@ impl<C: ClusterAccess> ScrubberThread<C> {
             ended?;
         }
         Ok(())
+    }
+
+    /// Stops a table's walk, whose connections end when another endpoint to the table is let in.
+    fn stop_walk(&mut self, number: usize) {
+        let walk = self.walks.iter_mut().flatten().find(|walk| walk.number() == number);
+        drop(walk.and_then(TableWalk::stop));
     }
 
     /// Scrubs a whole table, by the rules of its protocol.
@@ -593,7 +600,6 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::AtomicUsize;
 
-    use loch_engines::Kv;
     use loch_engines::operation::PutOptions;
     use loch_engines::region::{SCRUBBER_SLOT, session_addr};
     use loch_fabric::lanes::block_on;
@@ -663,8 +669,10 @@ mod tests {
     struct Network {
         memory: Arc<ClusterMemory>,
         answers: Arc<AtomicBool>,
-        lets_in: Arc<AtomicBool>,
+        /// How often anyone is let in.
+        lets_in: Arc<AtomicUsize>,
         connections: Arc<AtomicUsize>,
+        left: Arc<AtomicUsize>,
     }
 
     /// An endpoint whose verbs settle when they are answered.
@@ -672,6 +680,7 @@ mod tests {
         shm: ShmEndpoint,
         posted: Cell<u64>,
         answers: Arc<AtomicBool>,
+        left: Arc<AtomicUsize>,
     }
 
     impl Fabric for Distant {
@@ -694,6 +703,14 @@ mod tests {
         fn is_settled(&self, mark: u64) -> bool {
             mark == 0 || self.answers.load(Ordering::Relaxed)
         }
+
+        fn store_when_settled(&self, _: RemoteAddr, _: u64) {
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn take_back(&self) {
+            self.left.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     impl ClusterAccess for Network {
@@ -709,13 +726,14 @@ mod tests {
             _: &TableView,
             _: SessionId,
         ) -> Result<Distant> {
-            if !self.lets_in.load(Ordering::Relaxed) {
+            let less = |left: usize| left.checked_sub(1);
+            if self.lets_in.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
                 let (socket, remedy) = (PathBuf::new(), "it is away".into());
                 return Err(Error::NodeUnreachable { socket, remedy });
             }
             self.connections.fetch_add(1, Ordering::Relaxed);
             let (shm, answers) = (memory.endpoint(0), self.answers.clone());
-            Ok(Distant { shm, posted: Cell::default(), answers })
+            Ok(Distant { shm, posted: Cell::default(), answers, left: self.left.clone() })
         }
     }
 
@@ -723,16 +741,18 @@ mod tests {
     /// whole cluster changed hands no more.
     #[test]
     fn a_client_whose_verbs_are_not_over_is_kept_until_they_are() {
-        let (answers, lets_in) = (Arc::<AtomicBool>::default(), Arc::new(AtomicBool::new(true)));
-        let connections = Arc::<AtomicUsize>::default();
+        let answers = Arc::<AtomicBool>::default();
+        let [lets_in, connections, left] = [0; 3].map(|none| Arc::new(AtomicUsize::new(none)));
         let (memory, mut scrubber) = scrubber(|memory| Network {
             memory,
             answers: answers.clone(),
             lets_in: lets_in.clone(),
             connections: connections.clone(),
+            left: left.clone(),
         });
-        let set = |it: &AtomicBool, to| it.store(to, Ordering::Relaxed);
+        let let_in = |times| lets_in.store(times, Ordering::Relaxed);
         let made = || connections.load(Ordering::Relaxed);
+        let is_left = || left.load(Ordering::Relaxed) == 1;
         let endpoint = memory.endpoint(0);
         let announces =
             || endpoint.load(session_addr(RegionId(0), SCRUBBER_SLOT).add(8)).unwrap() & 1 == 1;
@@ -748,19 +768,37 @@ mod tests {
         let expires = |scrubber: &mut ScrubberThread<Network>| {
             let options = PutOptions { expires_at_ms: Some(1) };
             block_on(writer.put(b"key", b"value", options)).unwrap();
+            let_in(1);
             scrubber.walk();
-            assert!(scrubber.unrested.is_some() && announces());
+            assert!(scrubber.unrested.is_some() && announces() && is_left());
         };
         expires(&mut scrubber);
-        set(&lets_in, false);
-        assert!(scrubber.pass(true).is_err() && scrubber.unrested.is_some() && announces());
-        set(&lets_in, true);
+        // Chunks of the dead are released meanwhile, and the fabric goes on waiting for the verbs.
+        scrubber.release = true;
+        let_in(1);
+        assert!(scrubber.pass(true).is_err() && !scrubber.release);
+        assert!(scrubber.unrested.is_some() && announces() && is_left());
         // Another client of the table is let in, and ends the connections of the one before.
+        let_in(1);
         assert!(scrubber.pass(false).is_ok() && scrubber.unrested.is_none() && !announces());
-        assert_eq!(made(), 2);
+        assert_eq!(made(), 3);
         expires(&mut scrubber);
-        set(&answers, true);
+        answers.store(true, Ordering::Relaxed);
         assert!(scrubber.pass(false).is_ok() && scrubber.unrested.is_none() && !announces());
-        assert_eq!(made(), 3, "the verbs are over without that");
+        assert_eq!(made(), 4, "the verbs are over without that");
+    }
+
+    /// Each release ended the connections of walks, whose next pieces failed.
+    #[test]
+    fn a_release_stops_the_walks_whose_connections_it_ends() {
+        let (memory, mut scrubber) = scrubber(|memory| Slow(memory));
+        scrubber.walk();
+        let session = scrubber.session.unwrap();
+        let client = scrubber.client(&memory, 0, session).ok().unwrap();
+        let walk = &mut scrubber.walks.as_mut().unwrap()[0];
+        walk.begin(client);
+        (scrubber.release, scrubber.scrub) = (true, false);
+        assert!(scrubber.pass(true).is_ok() && !scrubber.release);
+        assert!(!scrubber.walks.as_ref().unwrap()[0].is_under_way());
     }
 }
