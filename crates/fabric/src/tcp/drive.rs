@@ -6,7 +6,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use super::admission::SeatId;
 use super::connection::{Connection, Cut, Next, Scratch};
 use super::inbox::{Come, Inbox};
 use super::lent::Lent;
+use super::socket;
 use super::turns::Waker;
 use crate::RateLimit;
 use crate::limits::{TCP_EVENTS, TCP_MAILBOX_PAUSE};
@@ -220,7 +221,7 @@ impl Drive {
 
     fn end(&mut self, at: usize, cut: &Cut) {
         if let Some(connection) = self.take(at) {
-            log_cut(connection.socket(), cut, &mut self.cut_off);
+            cut_off(connection.socket(), cut, &mut self.cut_off);
         }
     }
 
@@ -258,8 +259,8 @@ pub(super) trait Workers: Send + Sync {
     fn inbox(&self, seat: SeatId) -> Option<Arc<Inbox>>;
 }
 
-/// Says in the log why a connection ends.
-pub(super) fn log_cut(socket: &OwnedFd, cut: &Cut, limit: &mut RateLimit) {
+/// Ends a connection.
+pub(super) fn cut_off(socket: &OwnedFd, cut: &Cut, limit: &mut RateLimit) {
     let peer = rustix::net::getpeername(socket).ok().flatten();
     let is_usual = matches!(cut, Cut::Ended | Cut::Fenced | Cut::Io(_));
     if is_usual {
@@ -267,4 +268,6 @@ pub(super) fn log_cut(socket: &OwnedFd, cut: &Cut, limit: &mut RateLimit) {
     } else if let Some(unsaid) = limit.due(Instant::now()) {
         tracing::warn!(?peer, %cut, unsaid, "a connection is cut off");
     }
+    // A process that was forked may hold the socket, too: the client is to see that it has ended.
+    let _ = socket::shut_down(socket.as_fd());
 }

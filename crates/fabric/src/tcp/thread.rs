@@ -19,7 +19,7 @@ use rustix::process::{Resource, getrlimit};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::connection::{Connection, Cut};
-use super::drive::{Drive, OTHER, log_cut};
+use super::drive::{Drive, OTHER, cut_off};
 use super::frame::{Garbage, HELLO_BYTES, Hello, MAGIC, Welcome};
 use super::inbox::Inbox;
 use super::lent::{Lent, Redeemed};
@@ -269,7 +269,7 @@ impl Thread {
 
     fn send_away(&mut self, event: u64, cut: &Cut) {
         if let Some(socket) = self.forget(event) {
-            log_cut(&socket, cut, &mut self.logs.cut_off);
+            cut_off(&socket, cut, &mut self.logs.cut_off);
         }
     }
 }

@@ -210,3 +210,19 @@ fn a_bell_that_has_not_rung_holds_up_nobody() {
     turns.ring();
     assert!(turns.take().is_empty() && turns.take().is_empty());
 }
+
+/// A process that was forked holds all sockets, until it executes another program.
+#[test]
+fn a_client_that_is_cut_off_sees_it_whoever_holds_the_socket() {
+    let lent = lent(BYTES);
+    let (_accepted, connection, mut theirs, _) = pair(&lent, client(&all(Access::Full)));
+    let _forked = connection.socket().try_clone().unwrap();
+    let mut drive = Drive::new(Arc::new(Inbox::new().unwrap())).unwrap();
+    drive.adopt(connection);
+    theirs.write_all(&[0xff; 64]).unwrap();
+    turn(&mut drive, &lent);
+    assert_eq!(drive.connections(), 0, "that is no request");
+    theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+    // What it sent and nobody received may have broken the connection.
+    assert!(!matches!(theirs.read(&mut [0; 64]), Err(e) if e.kind() == ErrorKind::WouldBlock));
+}
