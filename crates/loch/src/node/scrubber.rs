@@ -791,7 +791,7 @@ mod tests {
     /// Each release ended the connections of walks, whose next pieces failed.
     #[test]
     fn a_release_stops_the_walks_whose_connections_it_ends() {
-        let (memory, mut scrubber) = scrubber(|memory| Slow(memory));
+        let (memory, mut scrubber) = scrubber(Slow);
         scrubber.walk();
         let session = scrubber.session.unwrap();
         let client = scrubber.client(&memory, 0, session).ok().unwrap();
