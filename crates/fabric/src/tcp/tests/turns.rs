@@ -23,21 +23,19 @@ fn a_client_that_hangs_up_before_a_full_mailbox_is_looked_at_once_a_turn() {
     theirs.set_nonblocking(true).unwrap();
     let message = Wanted::Message { mailbox, len: LEN as u32 };
     let message = [message.header().as_bytes(), &[1; LEN]].concat();
-    let (mut at, turn) = (0, |drive: &mut Drive| {
-        drive.turn(&lent, Some(Duration::ZERO), &mut Vec::new());
-    });
+    let mut at = 0;
     // Its socket is full, too.
     for _ in 0..4000 {
         while let Ok(sent) = theirs.write(&message[at..]) {
             at = (at + sent) % message.len();
         }
-        turn(&mut drive);
+        turn(&mut drive, &lent);
     }
     assert_eq!(drive.queued(), 1, "it waits for the worker");
     drop(theirs);
     let begun = Instant::now();
     for _ in 0..20 {
-        turn(&mut drive);
+        turn(&mut drive, &lent);
         assert_eq!(drive.queued(), 1);
     }
     assert!(begun.elapsed() < PATIENCE, "and each look is short");
@@ -92,7 +90,7 @@ fn a_turn_ends_soon_if_records_are_short() {
 }
 
 const SLOTS: Replies = Replies { at: RemoteAddr::new(HOME, 64), len: 4096 };
-/// What may be pushed to a client that takes nothing.
+/// Bytes that may wait for a client which does not receive.
 const ROOM: usize = TCP_PUSHED_BYTES_MAX + SLOTS.len as usize;
 
 /// A client with reply slots whose connection a thread drives, the client's end, and the way to it.
@@ -223,6 +221,6 @@ fn a_client_that_is_cut_off_sees_it_whoever_holds_the_socket() {
     turn(&mut drive, &lent);
     assert_eq!(drive.connections(), 0, "that is no request");
     theirs.set_read_timeout(Some(PATIENCE)).unwrap();
-    // What it sent and nobody received may have broken the connection.
+    // The bytes that the agent did not receive may have reset the connection.
     assert!(!matches!(theirs.read(&mut [0; 64]), Err(e) if e.kind() == ErrorKind::WouldBlock));
 }
