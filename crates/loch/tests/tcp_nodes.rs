@@ -185,7 +185,7 @@ fn put_while_one_stands_still(table: &Table, stops: &NodeProcess) {
     let table = table.asynch();
     let puts = (0..PUTS).map(|number| {
         if number == PUTS / 2 {
-            stops.send(Signal::STOP);
+            stops.stop();
             stopped.set(true);
         }
         async move { table.put(&(number % 300).to_le_bytes(), &[7; 2000]).await }
@@ -196,7 +196,7 @@ fn put_while_one_stands_still(table: &Table, stops: &NodeProcess) {
         }
         failed.set(failed.get() + u32::from(put.is_err()));
     }));
-    assert!(!stopped.get() && failed.get() > 0, "operations failed");
+    assert!(failed.get() > 0 && !stopped.get(), "{} failed, before it stood still", failed.get());
 }
 
 /// Each connection that broke left an entry for each operation that was under way, until a client
