@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use loch_engines::functions::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::item::{Format, Item};
 use loch_engines::kv_direct::key::KeyHash;
-use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda};
-use loch_engines::kv_direct::packet::Writer;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::tuning::Corpus;
 use loch_engines::kv_direct::{Settings, Worker, service};
 use loch_engines::lines::{Line, Near};
-use loch_engines::operation::PutOptions;
+use loch_engines::operation::{Operation, PutOptions};
+use loch_engines::requests::packet::Writer;
 use loch_engines::requests::{Area, Body, Holder, RequestMap, Seal, Ticket, Turns, WorkerId};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{Region, ShmEndpoint};
@@ -32,9 +32,10 @@ const SEED: u64 = 7;
 /// Keys of 8 bytes and values of 8: the 16-byte key-values of the paper's tiny ones (kv-direct
 /// §5.2.2).
 const VALUE: [u8; 8] = [7; 8];
-const PUT: Action<'_> = Action::Put { value: &VALUE, options: PutOptions { expires_at_ms: None } };
-const GET: Action<'_> = Action::Get;
-const COUNT: Action<'_> = Action::Update(Lambda {
+const PUT: Operation<'_> =
+    Operation::Put { value: &VALUE, options: PutOptions { expires_at_ms: None } };
+const GET: Operation<'_> = Operation::Get;
+const COUNT: Operation<'_> = Operation::Update(Lambda {
     function: Function::Builtin(Builtin::Add),
     element: Element::U64,
     operand: 1,
@@ -130,7 +131,7 @@ impl Served<'_> {
     }
 
     /// Writes a windowful of packets of each client.
-    fn ask(&mut self, keys: &[u64], action: Action<'_>, batch: usize) {
+    fn ask(&mut self, keys: &[u64], operation: Operation<'_>, batch: usize) {
         let incarnation = self.region.word(self.map.incarnation_addr(Self::ID).offset());
         let worker = incarnation.load(std::sync::atomic::Ordering::Relaxed) as u32;
         let slot_bytes = u64::from(self.map.area().service().request_bytes);
@@ -139,7 +140,7 @@ impl Served<'_> {
             for number in self.number..self.number + u64::from(Self::WINDOW) {
                 self.packet.clear();
                 let keys = batches.next().expect("keys for each packet");
-                keys.iter().for_each(|key| self.packet.push(&key_of(*key), &action));
+                keys.iter().for_each(|key| self.packet.push(&key_of(*key), &operation));
                 self.asked += batch as u64;
                 let bytes = self.packet.bytes();
                 let body = Body::Packet { bytes, is_read: self.packet.is_read() };
@@ -211,7 +212,7 @@ fn processor(c: &mut Criterion) {
             let operations = PACKETS * batch;
             group.throughput(Throughput::Elements(operations as u64)).sample_size(20);
             let mut served = None;
-            for (verb, action) in [("get", GET), ("put", PUT), ("count", COUNT)] {
+            for (verb, operation) in [("get", GET), ("put", PUT), ("count", COUNT)] {
                 for (dist, keys) in [("uniform", uniform as fn(u64, usize) -> _), ("zipf", zipf)] {
                     let trace = keys(items, 1 << 20);
                     let mut batches = trace.chunks_exact(operations).cycle();
@@ -221,7 +222,7 @@ fn processor(c: &mut Criterion) {
                         b.iter_batched(
                             || {
                                 let keys = batches.next().expect("a cycle does not end");
-                                served.borrow_mut().ask(keys, action, batch)
+                                served.borrow_mut().ask(keys, operation, batch)
                             },
                             |()| served.borrow_mut().work(),
                             BatchSize::PerIteration,

@@ -4,10 +4,10 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda, Reply};
-use loch_engines::kv_direct::packet::{Cursor, Replies, ReplyWriter, Writer};
+use loch_engines::functions::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::vector::{filter, reduce, update_all, update_each};
-use loch_engines::operation::PutOptions;
+use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_engines::requests::packet::{Cursor, OutcomeWriter, Outcomes, Writer};
 
 /// Operations of a packet.
 const BATCH: u64 = 256;
@@ -21,11 +21,11 @@ fn packets(c: &mut Criterion) {
     let keys = keys();
     let add = Function::Builtin(Builtin::Add);
     let lambda = Lambda { function: add, element: Element::U64, operand: 1, second: 0 };
-    type Make = fn(&[u8; 8], Lambda) -> Action<'_>;
+    type Make = fn(&[u8; 8], Lambda) -> Operation<'_>;
     let cases: [(&str, Make); 3] = [
-        ("get", |_, _| Action::Get),
-        ("put", |key, _| Action::Put { value: key, options: PutOptions::default() }),
-        ("update", |_, lambda| Action::Update(lambda)),
+        ("get", |_, _| Operation::Get),
+        ("put", |key, _| Operation::Put { value: key, options: PutOptions::default() }),
+        ("update", |_, lambda| Operation::Update(lambda)),
     ];
     let mut group = c.benchmark_group("packet");
     group.throughput(Throughput::Elements(BATCH));
@@ -45,7 +45,7 @@ fn packets(c: &mut Criterion) {
                 while let Some(operation) = cursor.next(packet.bytes()) {
                     let operation = operation.expect("it was packed");
                     black_box(operation.key(packet.bytes()));
-                    black_box(operation.action(packet.bytes()));
+                    black_box(operation.operation(packet.bytes()));
                 }
             });
         });
@@ -58,19 +58,19 @@ fn replies(
     group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>,
     values: &[[u8; 8]],
 ) {
-    let mut packet = ReplyWriter::default();
-    let pack = |packet: &mut ReplyWriter| {
+    let mut packet = OutcomeWriter::default();
+    let pack = |packet: &mut OutcomeWriter| {
         packet.clear();
         for value in values {
-            packet.push(&Reply::Found { version: 0, expires_at_ms: None, value });
+            packet.push(&Ok(Outcome::Found { version: 0, expires_at_ms: None, value }));
         }
     };
     group.bench_function(BenchmarkId::new("reply", "get"), |b| b.iter(|| pack(&mut packet)));
     pack(&mut packet);
     group.bench_function(BenchmarkId::new("unpack reply", "get"), |b| {
         b.iter(|| {
-            for reply in Replies::new(values.len()).all(packet.bytes()) {
-                black_box(reply.expect("it was packed"));
+            for reply in Outcomes::new(values.len()).all(packet.bytes()) {
+                _ = black_box(reply.expect("it was packed"));
             }
         });
     });

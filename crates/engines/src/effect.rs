@@ -59,7 +59,8 @@ impl<'a> Operation<'a> {
     /// has expired is not present. `version` is the version of a value that the operation stores.
     ///
     /// # Errors
-    /// [`EngineError::NotACounter`]. Nothing is changed then.
+    /// [`EngineError::NotACounter`]; [`EngineError::Unsupported`] of an operation that computes, or
+    /// that changes and returns a value. Nothing is changed then.
     #[inline]
     pub fn on<'p>(
         self,
@@ -92,7 +93,7 @@ impl<'a> Operation<'a> {
             Operation::FetchAdd(add) => {
                 let before = present.map_or(Ok(0), |present| counter(present.value))?;
                 let sum = before.wrapping_add(add).to_le_bytes();
-                (Outcome::Before(before), store(NewValue::Number(sum), None))
+                (Outcome::Scalar(before), store(NewValue::Number(sum), None))
             }
             Operation::Append(bytes) => {
                 let joined = [present.map_or(&[][..], |present| present.value), bytes].concat();
@@ -106,6 +107,7 @@ impl<'a> Operation<'a> {
                 }
                 _ => (Outcome::Refused(there), Effect::Nothing),
             },
+            _ => return Err(EngineError::Unsupported),
         })
     }
 }
@@ -182,7 +184,7 @@ mod tests {
         let before = u64::from_le_bytes(*b"eightful");
         let sum = NewValue::Number((before + 1).to_le_bytes());
         let added = Operation::FetchAdd(1).on(Some(PRESENT), 4);
-        assert_eq!(added, Ok((Outcome::Before(before), store(sum, None))));
+        assert_eq!(added, Ok((Outcome::Scalar(before), store(sum, None))));
         let short = Versioned { value: &b"short"[..], ..PRESENT };
         let wrong = Operation::FetchAdd(1).on(Some(short), 4);
         assert_eq!(wrong, Err(EngineError::NotACounter { len: 5 }));

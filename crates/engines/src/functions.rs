@@ -1,5 +1,6 @@
-//! Functions that users register with a table, as a worker calls them. The engine that computes on
-//! values does not know how they run, and a node that has functions does not know the engine.
+//! The functions that operations apply to the elements of a value (kv-direct §3.2): those that are
+//! built in, and those that users register with a table. The engine that computes on values does
+//! not know how the latter run, and a node that has functions does not know the engine.
 
 use zerocopy::TryFromBytes;
 
@@ -39,6 +40,73 @@ impl Element {
     #[inline]
     pub const fn bytes(self) -> usize {
         1 << (self as u8 & 3)
+    }
+}
+
+/// A built-in function. `v` is an element of the value, `d` the operand that goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes)]
+#[repr(u8)]
+pub enum Builtin {
+    /// `v + d`, wrapping.
+    Add = 0,
+    /// `v + d`, or the nearest number that the element can hold.
+    SaturatingAdd = 1,
+    /// `v - d`, wrapping.
+    Subtract = 2,
+    /// `v - d`, or the nearest number that the element can hold.
+    SaturatingSubtract = 3,
+    /// The greater of `v` and `d`.
+    Max = 4,
+    /// The lesser of `v` and `d`.
+    Min = 5,
+    /// Bit by bit; not of floats.
+    And = 6,
+    /// Bit by bit; not of floats.
+    Or = 7,
+    /// Bit by bit; not of floats.
+    Xor = 8,
+    /// `d`.
+    Exchange = 9,
+    /// `d` if `v` is the second operand, otherwise `v`.
+    CompareSwap = 10,
+    /// Filter: whether `v` is `d`.
+    Equal = 16,
+    /// Filter: whether `v` is not `d`.
+    NotEqual = 17,
+    /// Filter: whether `v` is less than `d`.
+    Less = 18,
+    /// Filter: whether `v` is greater than `d`.
+    Greater = 19,
+}
+
+/// The function that is applied to each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Function {
+    /// A function that every processor has.
+    Builtin(Builtin),
+    /// A function that was registered with the table, under this number.
+    User(u16),
+}
+
+/// The function and the operands of an update, a reduction or a filter. Scalars are the low bits of
+/// a word, floats by their bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lambda {
+    /// The function that is applied to each element.
+    pub function: Function,
+    /// The type of an element.
+    pub element: Element,
+    /// The operand; for a reduction, the initial value.
+    pub operand: u64,
+    /// The second operand, for functions that have one: the value that a compare-and-swap expects.
+    pub second: u64,
+}
+
+impl Lambda {
+    /// The lambda of a FETCH_ADD.
+    pub(crate) fn adds(operand: u64) -> Self {
+        let function = Function::Builtin(Builtin::Add);
+        Self { function, element: Element::U64, operand, second: 0 }
     }
 }
 

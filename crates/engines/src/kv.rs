@@ -97,7 +97,7 @@ pub trait Kv {
     /// # Errors
     /// As [`Kv::execute`], and [`EngineError::NotACounter`].
     async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
-        self.execute(key, Operation::FetchAdd(add)).await?.before()
+        self.execute(key, Operation::FetchAdd(add)).await?.scalar()
     }
 
     /// Appends `bytes` to the value of `key` in one atomic step; a key without a value gets `bytes`

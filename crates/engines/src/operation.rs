@@ -6,6 +6,7 @@ use std::ops::{Deref, Range};
 use loch_fabric::Buf;
 
 use crate::error::EngineError;
+use crate::functions::Lambda;
 
 /// A value that a GET of many keys has found: valid while it is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,30 +103,87 @@ pub enum Operation<'a> {
         /// The new expiry.
         options: PutOptions,
     },
+    /// Gives the present value another expiry, and returns the value.
+    GetAndTouch(PutOptions),
+    /// `update_scalar2scalar` (kv-direct §3.2, Table 1): replaces the one element by the function's
+    /// result for it and the operand; a key without a value counts as 0.
+    Update(Lambda),
+    /// `update_scalar2vector`: replaces each element by the function's result for it and the
+    /// operand.
+    UpdateAll {
+        /// The function and its operand.
+        lambda: Lambda,
+        /// Whether the elements before the update are returned.
+        returns: bool,
+    },
+    /// `update_vector2vector`: replaces each element by the function's result for it and the
+    /// operand of the same index.
+    UpdateEach {
+        /// The function; the lambda's operand is not used.
+        lambda: Lambda,
+        /// The operands: as many bytes as the value has.
+        operands: &'a [u8],
+        /// Whether the elements before the update are returned.
+        returns: bool,
+    },
+    /// Returns the function's result over the operand and all elements, one after the other.
+    Reduce(Lambda),
+    /// Returns the elements for which the function says yes, in their order.
+    Filter(Lambda),
 }
 
 impl<'a> Operation<'a> {
-    /// The value or the bytes that the operation carries, if any.
+    /// The value, the bytes or the operands that the operation carries, if any.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         match self {
             Operation::Put { value, .. } | Operation::PutIf { value, .. } => value,
             Operation::Append(bytes) => bytes,
+            Operation::UpdateEach { operands, .. } => operands,
             _ => &[],
         }
+    }
+
+    /// Whether an operation other than a GET returns elements or a value, perhaps all of it.
+    #[inline]
+    pub fn returns_vector(&self) -> bool {
+        matches!(
+            self,
+            Operation::Filter(_)
+                | Operation::GetAndTouch(_)
+                | Operation::UpdateAll { returns: true, .. }
+                | Operation::UpdateEach { returns: true, .. }
+        )
+    }
+
+    /// Whether only packets can carry the operation.
+    #[inline]
+    pub(crate) fn needs_packet(&self) -> bool {
+        matches!(
+            self,
+            Operation::GetAndTouch(_)
+                | Operation::Update(_)
+                | Operation::UpdateAll { .. }
+                | Operation::UpdateEach { .. }
+                | Operation::Reduce(_)
+                | Operation::Filter(_)
+        )
     }
 
     /// Whether the operation changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
-        matches!(self, Operation::Get | Operation::Contains)
+        matches!(
+            self,
+            Operation::Get | Operation::Contains | Operation::Reduce(_) | Operation::Filter(_)
+        )
     }
 }
 
 /// The outcome of an [`Operation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
-    /// GET: the value.
+    /// GET, and GET-and-touch: the value.
     Found {
         /// The value's version.
         version: u64,
@@ -134,7 +192,7 @@ pub enum Outcome<'a> {
         /// The value's bytes.
         value: &'a [u8],
     },
-    /// GET: there is no value.
+    /// GET, and operations that need a value to compute on: there is no value.
     Absent,
     /// CONTAINS: whether there is a value.
     Contained(bool),
@@ -145,8 +203,13 @@ pub enum Outcome<'a> {
     Refused(Option<u64>),
     /// DELETE: whether there was a value, or one of the expected version.
     Deleted(bool),
-    /// FETCH_ADD: the number before.
-    Before(u64),
+    /// FETCH_ADD, or an update of one element: the number before, in the low bits of a word. A
+    /// reduction: its result.
+    Scalar(u64),
+    /// An update of a vector that does not return the vector: the number of elements.
+    Updated(u64),
+    /// The elements before the update, or the elements that a filter kept.
+    Vector(&'a [u8]),
 }
 
 impl Outcome<'_> {
@@ -189,9 +252,9 @@ impl Outcome<'_> {
     ///
     /// # Errors
     /// As [`Outcome::stored`].
-    pub fn before(self) -> Result<u64, EngineError> {
+    pub fn scalar(self) -> Result<u64, EngineError> {
         match self {
-            Outcome::Before(before) => Ok(before),
+            Outcome::Scalar(number) => Ok(number),
             other => Err(other.of_another_operation()),
         }
     }
@@ -212,15 +275,27 @@ impl Outcome<'_> {
     /// # Errors
     /// As [`Outcome::stored`].
     pub fn without_value(self) -> Result<Outcome<'static>, EngineError> {
-        Ok(match self {
+        match self {
+            Outcome::Found { .. } | Outcome::Vector(_) => Err(self.of_another_operation()),
+            other => Ok(other.with_bytes(&[])),
+        }
+    }
+
+    /// The same outcome with other bytes, if it has any.
+    pub(crate) fn with_bytes<'b>(self, bytes: &'b [u8]) -> Outcome<'b> {
+        match self {
+            Outcome::Found { version, expires_at_ms, .. } => {
+                Outcome::Found { version, expires_at_ms, value: bytes }
+            }
+            Outcome::Vector(_) => Outcome::Vector(bytes),
             Outcome::Absent => Outcome::Absent,
             Outcome::Contained(is) => Outcome::Contained(is),
             Outcome::Stored(version) => Outcome::Stored(version),
             Outcome::Refused(version) => Outcome::Refused(version),
             Outcome::Deleted(was) => Outcome::Deleted(was),
-            Outcome::Before(before) => Outcome::Before(before),
-            other => return Err(other.of_another_operation()),
-        })
+            Outcome::Scalar(number) => Outcome::Scalar(number),
+            Outcome::Updated(elements) => Outcome::Updated(elements),
+        }
     }
 
     #[cold]
@@ -231,7 +306,8 @@ impl Outcome<'_> {
             Outcome::Contained(_) => "whether there is a value",
             Outcome::Stored(_) | Outcome::Refused(_) => "what became of a PUT",
             Outcome::Deleted(_) => "what became of a DELETE",
-            Outcome::Before(_) => "a number",
+            Outcome::Scalar(_) | Outcome::Updated(_) => "a number",
+            Outcome::Vector(_) => "elements",
         };
         EngineError::Damaged { what: format!("a worker told {what} when asked for something else") }
     }

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loch_engines::epoch::Session;
+use loch_engines::functions::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::Compute;
 use loch_engines::kv_direct::dispatch::{Dispatcher, LocalDram};
-use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};

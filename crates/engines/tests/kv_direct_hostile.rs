@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use loch_engines::Kv;
 use loch_engines::epoch::Session;
-use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda};
-use loch_engines::kv_direct::packet::Writer;
+use loch_engines::functions::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Settings, Worker, service};
 use loch_engines::lines::{Line, Near};
-use loch_engines::operation::PutOptions;
+use loch_engines::operation::{Operation, PutOptions};
+use loch_engines::requests::packet::Writer;
 use loch_engines::requests::{
     Area, Body, Holder, RequestMap, Seal, Ticket, Timing, Turns, WorkerId,
 };
@@ -100,14 +100,14 @@ fn packet(random: &mut ChaCha8Rng) -> (Vec<u8>, bool) {
             operand: random.random(),
             second: 0,
         };
-        let action = match random.random_range(0..6) {
-            0 | 1 => Action::Get,
-            2 => Action::Put { value: b"mine", options: PUT },
-            3 => Action::Filter(lambda),
-            4 => Action::UpdateAll { lambda, returns: true },
-            _ => Action::Update(lambda),
+        let operation = match random.random_range(0..6) {
+            0 | 1 => Operation::Get,
+            2 => Operation::Put { value: b"mine", options: PUT },
+            3 => Operation::Filter(lambda),
+            4 => Operation::UpdateAll { lambda, returns: true },
+            _ => Operation::Update(lambda),
         };
-        packet.push(&key, &action);
+        packet.push(&key, &operation);
     }
     (packet.bytes().to_vec(), packet.is_read())
 }

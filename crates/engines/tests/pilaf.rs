@@ -109,8 +109,8 @@ fn conditions_and_counters() {
         Ok(Outcome::Refused(Some(second)))
     );
     assert_eq!(rig.execute(b"k", Operation::FetchAdd(1)), Err(EngineError::NotACounter { len: 1 }));
-    assert_eq!(rig.execute(b"n", Operation::FetchAdd(5)), Ok(Outcome::Before(0)));
-    assert_eq!(rig.execute(b"n", Operation::FetchAdd(u64::MAX)), Ok(Outcome::Before(5)));
+    assert_eq!(rig.execute(b"n", Operation::FetchAdd(5)), Ok(Outcome::Scalar(0)));
+    assert_eq!(rig.execute(b"n", Operation::FetchAdd(u64::MAX)), Ok(Outcome::Scalar(5)));
     assert_eq!(rig.get(b"n").unwrap().0, 4u64.to_le_bytes());
     let third = version(rig.execute(b"k", Operation::Append(b"w")));
     assert_eq!(rig.get(b"k"), Some((b"vw".to_vec(), third)));
@@ -160,7 +160,7 @@ fn what_has_expired_is_absent() {
     assert_eq!(rig.get(b"past"), None);
     let found = block_on(rig.reader.get(&rig.fabric, b"soon", Buf::new())).unwrap().unwrap();
     assert_eq!((&found[..], found.expires_at_ms()), (&b"v"[..], Some(now + 60_000)));
-    assert_eq!(rig.execute(b"past", Operation::FetchAdd(2)), Ok(Outcome::Before(0)));
+    assert_eq!(rig.execute(b"past", Operation::FetchAdd(2)), Ok(Outcome::Scalar(0)));
     assert_eq!(rig.get(b"past").unwrap().0, 2u64.to_le_bytes());
     rig.execute(b"past", Operation::Put { value: b"v", options: options(now - 1) }).unwrap();
     assert_eq!(rig.execute(b"past", Operation::Delete { of: None }), Ok(Outcome::Deleted(false)));

@@ -473,7 +473,7 @@ fn each_question_has_its_answer_and_no_other() {
         Answer::Done(Outcome::Refused(None)),
         Answer::Done(Outcome::Deleted(true)),
         Answer::Done(Outcome::Deleted(false)),
-        Answer::Done(Outcome::Before(8)),
+        Answer::Done(Outcome::Scalar(8)),
         Answer::Packet(b"results"),
     ];
     let asks: [(Asks, &[usize]); 6] = [
@@ -484,7 +484,7 @@ fn each_question_has_its_answer_and_no_other() {
             &[4, 5, 6],
         ),
         (|reply| reply.outcome().and_then(Outcome::deleted).map(|it| it.to_string()), &[7, 8]),
-        (|reply| reply.outcome().and_then(Outcome::before).map(|it| it.to_string()), &[9]),
+        (|reply| reply.outcome().and_then(Outcome::scalar).map(|it| it.to_string()), &[9]),
         (|reply| reply.packed().map(|it| String::from_utf8_lossy(it).into()), &[10]),
     ];
     let expected = |ask: usize, answer: usize| match (ask, &answers[answer]) {
@@ -493,7 +493,7 @@ fn each_question_has_its_answer_and_no_other() {
             format!("{:?}", Conditional::Refused(*version))
         }
         (_, Answer::Done(Outcome::Contained(is) | Outcome::Deleted(is))) => is.to_string(),
-        (_, Answer::Done(Outcome::Stored(number) | Outcome::Before(number))) => number.to_string(),
+        (_, Answer::Done(Outcome::Stored(number) | Outcome::Scalar(number))) => number.to_string(),
         (_, Answer::Packet(results)) => String::from_utf8_lossy(results).into(),
         (_, other) => unreachable!("{other:?}"),
     };

@@ -1,9 +1,10 @@
 //! Packets of kv-direct's operations and replies: whatever the bytes, they are read up to where
 //! they make no sense, and what was read is written in as many bytes or fewer, and read again.
 
-use loch_engines::kv_direct::operation::Reply;
-use loch_engines::kv_direct::packet::{Cursor, Malformed, Packed, Replies, ReplyWriter, Writer};
 use loch_engines::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use loch_engines::requests::packet::{
+    Answered, Cursor, Malformed, OutcomeWriter, Outcomes, Packed, Writer,
+};
 
 /// Bytes as a packet of operations, and as one of replies, as many as the first two bytes say.
 ///
@@ -26,11 +27,11 @@ fn operations(bytes: &[u8]) {
     assert!(all[known.len()..].iter().all(Result::is_err), "reading ends at the first error");
     let mut packet = Writer::default();
     for one in &known {
-        let (key, action) = (one.key(bytes), one.action(bytes));
+        let (key, operation) = (one.key(bytes), one.operation(bytes));
         assert!((1..=KEY_BYTES_MAX).contains(&key.len()));
-        assert_eq!(action.is_read(), one.is_read());
-        let len = packet.len_with(key, &action);
-        packet.push(key, &action);
+        assert_eq!(operation.is_read(), one.is_read());
+        let len = packet.len_with(key, &operation);
+        packet.push(key, &operation);
         assert_eq!(packet.bytes().len(), len);
     }
     if known.is_empty() {
@@ -46,21 +47,21 @@ fn operations(bytes: &[u8]) {
     assert_eq!(again.len(), known.len());
     for (one, again) in known.iter().zip(again) {
         assert_eq!(again.key(packet.bytes()), one.key(bytes));
-        assert_eq!(again.action(packet.bytes()), one.action(bytes));
+        assert_eq!(again.operation(packet.bytes()), one.operation(bytes));
     }
 }
 
 fn replies(bytes: &[u8], count: usize) {
-    let all: Vec<Result<Reply<'_>, Malformed>> = Replies::new(count).all(bytes).collect();
+    let all: Vec<Result<Answered<'_>, Malformed>> = Outcomes::new(count).all(bytes).collect();
     assert_eq!(all.len(), count, "each operation has a reply, or an error");
-    let known: Vec<Reply<'_>> = all.iter().map_while(|one| one.ok()).collect();
+    let known: Vec<Answered<'_>> = all.iter().map_while(|one| one.ok()).collect();
     assert!(all[known.len()..].iter().all(Result::is_err), "reading ends at the first error");
-    let mut packet = ReplyWriter::default();
+    let mut packet = OutcomeWriter::default();
     for reply in &known {
         let len = packet.len_with(reply);
         packet.push(reply);
         assert_eq!(packet.bytes().len(), len);
     }
-    let again = Replies::new(known.len()).all(packet.bytes()).map(|one| one.expect("written"));
+    let again = Outcomes::new(known.len()).all(packet.bytes()).map(|one| one.expect("written"));
     assert!(again.eq(known.iter().copied()), "a reply survives the trip");
 }

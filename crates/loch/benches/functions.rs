@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use loch::{FunctionInstance, FunctionLimits, Functions};
-use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
+use loch_engines::functions::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::vector::{filter, reduce, scalar, update_all};
 
 const ADD: &str = r#"(module

@@ -8,11 +8,12 @@ use std::rc::Rc;
 use loch_fabric::Buf;
 
 use super::key::KeyHash;
-use super::operation::{Action, Failure, Reply};
-use super::packet::{Cursor, Malformed, Packed, ReplyWriter};
 use super::processor::Job;
+use crate::error::EngineError;
+use crate::operation::{Operation, Outcome};
 use crate::planted::{self, Bug};
 use crate::requests::Ticket;
+use crate::requests::packet::{Answered, Cursor, Failure, Malformed, OutcomeWriter, Packed};
 
 /// Packets with all operations answered.
 pub(super) type Finished = Rc<RefCell<Vec<Rc<Opened>>>>;
@@ -37,9 +38,9 @@ pub(super) struct Opened {
 /// The results that are known so far.
 #[derive(Debug, Default)]
 struct Results {
-    writer: ReplyWriter,
+    writer: OutcomeWriter,
     /// Results that became known before an earlier one, by number, with the places of their values.
-    early: Vec<Option<(Reply<'static>, Range<u32>)>>,
+    early: Vec<Option<(Answered<'static>, Range<u32>)>>,
     early_values: Vec<u8>,
     count: usize,
     written: usize,
@@ -92,7 +93,7 @@ impl Opened {
         let count = self.results.borrow().count;
         (number < count).then(|| {
             // An operation that cannot be read is not executed.
-            self.answer(number, &Reply::Failed(Failure::Malformed));
+            self.answer(number, &Err(Failure::Malformed));
             Err(Malformed { at: self.packet.len() as u32 })
         })
     }
@@ -134,8 +135,8 @@ impl Opened {
     }
 
     #[inline(always)]
-    fn answer(self: &Rc<Self>, number: usize, reply: &Reply<'_>) {
-        self.results.borrow_mut().take(number, reply);
+    fn answer(self: &Rc<Self>, number: usize, answered: &Answered<'_>) {
+        self.results.borrow_mut().take(number, answered);
         self.answered(1);
     }
 
@@ -158,8 +159,8 @@ pub(super) struct Answers<'a> {
 impl Answers<'_> {
     /// Takes the answer of the next operation.
     #[inline(always)]
-    pub fn take(&mut self, reply: &Reply<'_>) {
-        self.results.take(self.next, reply);
+    pub fn take(&mut self, answered: &Answered<'_>) {
+        self.results.take(self.next, answered);
         self.next += 1;
     }
 }
@@ -173,83 +174,70 @@ impl Results {
     }
 
     #[inline(always)]
-    fn take(&mut self, number: usize, reply: &Reply<'_>) {
+    fn take(&mut self, number: usize, answered: &Answered<'_>) {
         let is_next = number == self.written || planted::is(Bug::ResultsAsTheyCome);
         if is_next && self.early.is_empty() {
             self.written += 1;
-            push(&mut self.writer, self.room, self.count - self.written, reply);
+            push(&mut self.writer, self.room, self.count - self.written, answered);
         } else {
-            self.take_one_of_many(is_next, number, reply);
+            self.take_one_of_many(is_next, number, answered);
         }
     }
 
     /// Takes a result if some became known before earlier ones.
     #[inline(never)]
-    fn take_one_of_many(&mut self, is_next: bool, number: usize, reply: &Reply<'_>) {
+    fn take_one_of_many(&mut self, is_next: bool, number: usize, answered: &Answered<'_>) {
         if !is_next {
-            return self.keep(number, reply);
+            return self.keep(number, answered);
         }
         self.written += 1;
-        push(&mut self.writer, self.room, self.count - self.written, reply);
+        push(&mut self.writer, self.room, self.count - self.written, answered);
         // The results that waited for this one follow.
         while let Some(slot) = self.early.get_mut(self.written)
-            && let Some((reply, at)) = slot.take()
+            && let Some((answered, at)) = slot.take()
         {
             self.written += 1;
             let value = &self.early_values[at.start as usize..at.end as usize];
-            let reply = with_bytes(reply, value);
-            push(&mut self.writer, self.room, self.count - self.written, &reply);
+            let answered = with_bytes(&answered, value);
+            push(&mut self.writer, self.room, self.count - self.written, &answered);
         }
     }
 
-    fn keep(&mut self, number: usize, reply: &Reply<'_>) {
+    fn keep(&mut self, number: usize, answered: &Answered<'_>) {
         if self.early.len() < self.count {
             self.early.resize(self.count, None);
         }
         let from = self.early_values.len() as u32;
-        self.early_values.extend_from_slice(bytes_of(reply));
+        self.early_values.extend_from_slice(bytes_of(answered));
         let at = from..self.early_values.len() as u32;
-        self.early[number] = Some((with_bytes(*reply, &[]), at));
+        self.early[number] = Some((with_bytes(answered, &[]), at));
     }
 }
 
 /// Writes the next result, unless its room is needed for `others`.
 #[inline(always)]
-fn push(writer: &mut ReplyWriter, room: usize, others: usize, reply: &Reply<'_>) {
+fn push(writer: &mut OutcomeWriter, room: usize, others: usize, answered: &Answered<'_>) {
     let room = room.saturating_sub(others * SHORT_RESULT_BYTES);
-    let bytes = bytes_of(reply).len();
+    let bytes = bytes_of(answered).len();
     if bytes > 0 && writer.bytes().len() + bytes + SHORT_RESULT_BYTES > room {
-        writer.push(&Reply::Failed(Failure::NoRoom));
+        writer.push(&Err(Failure::NoRoom));
     } else {
-        writer.push(reply);
+        writer.push(answered);
     }
 }
 
 /// The bytes that a result carries.
 #[inline]
-pub(super) fn bytes_of<'a>(reply: &Reply<'a>) -> &'a [u8] {
-    match reply {
-        Reply::Found { value, .. } | Reply::Vector(value) => value,
+pub(super) fn bytes_of<'a>(answered: &Answered<'a>) -> &'a [u8] {
+    match answered {
+        Ok(Outcome::Found { value, .. } | Outcome::Vector(value)) => value,
         _ => &[],
     }
 }
 
 /// A result with other bytes.
-pub(super) fn with_bytes<'b>(reply: Reply<'_>, bytes: &'b [u8]) -> Reply<'b> {
-    match reply {
-        Reply::Found { version, expires_at_ms, .. } => {
-            Reply::Found { version, expires_at_ms, value: bytes }
-        }
-        Reply::Vector(_) => Reply::Vector(bytes),
-        Reply::Absent => Reply::Absent,
-        Reply::Contained(is) => Reply::Contained(is),
-        Reply::Stored(version) => Reply::Stored(version),
-        Reply::Refused(version) => Reply::Refused(version),
-        Reply::Deleted(was) => Reply::Deleted(was),
-        Reply::Scalar(word) => Reply::Scalar(word),
-        Reply::Updated(elements) => Reply::Updated(elements),
-        Reply::Failed(failure) => Reply::Failed(failure),
-    }
+pub(super) fn with_bytes<'b>(answered: &Answered<'_>, bytes: &'b [u8]) -> Answered<'b> {
+    answered.map(|outcome| outcome.with_bytes(bytes))
 }
 
 /// One operation of a packet, by its number.
@@ -263,11 +251,11 @@ impl PackedJob {
     /// Answers an operation on a key of another processor.
     #[cold]
     pub fn misdirected(&self) {
-        self.answer(Reply::Failed(Failure::Malformed));
+        self.packet.answer(self.number as usize, &Err(Failure::Malformed));
     }
 
     #[inline(always)]
-    fn operation(&self) -> &(Packed, KeyHash) {
+    fn packed(&self) -> &(Packed, KeyHash) {
         &self.packet.operations[self.number as usize]
     }
 }
@@ -275,21 +263,22 @@ impl PackedJob {
 impl Job for PackedJob {
     #[inline(always)]
     fn hash(&self) -> KeyHash {
-        self.operation().1
+        self.packed().1
     }
 
     #[inline(always)]
     fn key(&self) -> &[u8] {
-        self.operation().0.key(self.packet.bytes())
+        self.packed().0.key(self.packet.bytes())
     }
 
     #[inline(always)]
-    fn action(&self) -> Action<'_> {
-        self.operation().0.action(self.packet.bytes())
+    fn operation(&self) -> Operation<'_> {
+        self.packed().0.operation(self.packet.bytes())
     }
 
     #[inline(always)]
-    fn answer(&self, reply: Reply<'_>) {
-        self.packet.answer(self.number as usize, &reply);
+    fn answer(&self, outcome: Result<Outcome<'_>, EngineError>) {
+        let answered = outcome.map_err(|error| Failure::from(&error));
+        self.packet.answer(self.number as usize, &answered);
     }
 }

@@ -7,14 +7,13 @@
 use loch_fabric::{Buf, Fabric, lanes};
 
 use super::OPERATION_BYTES;
-use super::client::{Client, RESULT_BYTES, error_of};
-use super::operation::{Action, Failure, Reply};
-use super::packet::Replies;
-use super::packing::{Bundle, Bundles, strange};
+use super::client::{Client, RESULT_BYTES};
+use super::packing::{Bundle, Bundles};
 use crate::error::EngineError;
 use crate::kv::Kv;
-use crate::operation::{Found, PutOptions};
+use crate::operation::{Found, Operation, Outcome, PutOptions};
 use crate::requests;
+use crate::requests::packet::{Answered, Failure, Outcomes, strange_outcomes};
 
 impl<F: Fabric> Client<F> {
     /// GETs many keys. `found` is called once for each key, with its index, in any order.
@@ -27,17 +26,19 @@ impl<F: Fabric> Client<F> {
         mut found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
         let mut alone = Vec::new();
-        let get = |number: usize| (keys[number].as_ref(), Action::Get);
-        let done = self.in_packets(keys.len(), get, |number, reply| {
-            match reply {
-                Reply::Found { version, expires_at_ms, value } => {
+        let get = |number: usize| (keys[number].as_ref(), Operation::Get);
+        let done = self.in_packets(keys.len(), get, |number, answered| {
+            match answered {
+                Ok(Outcome::Found { version, expires_at_ms, value }) => {
                     found(number, Some(Found { version, value, expires_at_ms }));
                 }
-                Reply::Absent => found(number, None),
+                Ok(Outcome::Absent) => found(number, None),
                 // The results of the packet are longer than its reply can be.
-                Reply::Failed(Failure::NoRoom) => alone.push(number),
-                Reply::Failed(failure) => return Err(error_of(failure, &Action::Get)),
-                _ => return Err(strange()),
+                Err(Failure::NoRoom) => alone.push(number),
+                Err(failure) => {
+                    return Err(self.error(self.partition(keys[number].as_ref()), failure));
+                }
+                _ => return Err(strange_outcomes()),
             }
             Ok(())
         });
@@ -61,15 +62,15 @@ impl<F: Fabric> Client<F> {
     ) -> Result<(), EngineError> {
         let put = |number: usize| {
             let (key, value) = &pairs[number];
-            (key.as_ref(), Action::Put { value: value.as_ref(), options: PutOptions::default() })
+            (key.as_ref(), Operation::Put { value: value.as_ref(), options: PutOptions::default() })
         };
-        let done = self.in_packets(pairs.len(), put, |number, reply| match reply {
-            Reply::Stored(version) => {
+        let done = self.in_packets(pairs.len(), put, |number, answered| match answered {
+            Ok(Outcome::Stored(version)) => {
                 stored(number, version);
                 Ok(())
             }
-            Reply::Failed(failure) => Err(error_of(failure, &put(number).1)),
-            _ => Err(strange()),
+            Err(failure) => Err(self.error(self.partition(put(number).0), failure)),
+            _ => Err(strange_outcomes()),
         });
         done.await
     }
@@ -78,8 +79,8 @@ impl<F: Fabric> Client<F> {
     async fn in_packets<'a>(
         &self,
         count: usize,
-        operation: impl Fn(usize) -> (&'a [u8], Action<'a>),
-        mut take: impl FnMut(usize, Reply<'_>) -> Result<(), EngineError>,
+        operation: impl Fn(usize) -> (&'a [u8], Operation<'a>),
+        mut take: impl FnMut(usize, Answered<'_>) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let mut bundles = self.bundles.take().unwrap_or_default();
         let (mut next, mut result) = (0, Ok(()));
@@ -110,7 +111,7 @@ impl<F: Fabric> Client<F> {
         &self,
         Bundles { all, open }: &mut Bundles,
         numbers: std::ops::Range<usize>,
-        operation: impl Fn(usize) -> (&'a [u8], Action<'a>),
+        operation: impl Fn(usize) -> (&'a [u8], Operation<'a>),
     ) -> (usize, Result<usize, EngineError>) {
         let partitions = self.requester.map().area().workers();
         open.clear();
@@ -119,13 +120,13 @@ impl<F: Fabric> Client<F> {
         let most = partitions as usize * usize::from(self.requester.map().area().service().window);
         let mut filled = 0;
         for number in numbers.clone() {
-            let (key, action) = operation(number);
-            if let Err(refused) = self.check(key, &action) {
+            let (key, operation) = operation(number);
+            if let Err(refused) = self.check(key, &operation) {
                 return (filled, Err(refused));
             }
             let partition = self.partition(key);
             let place = &mut open[partition as usize];
-            let at = match place.filter(|at| self.has_room(&all[*at], key, &action)) {
+            let at = match place.filter(|at| self.has_room(&all[*at], key, &operation)) {
                 Some(at) => at,
                 None if filled == most => return (filled, Ok(number)),
                 None => {
@@ -138,7 +139,7 @@ impl<F: Fabric> Client<F> {
                 }
             };
             *place = Some(at);
-            all[at].packet.push(key, &action);
+            all[at].packet.push(key, &operation);
             all[at].numbers.push(number);
         }
         (filled, Ok(numbers.end))
@@ -146,11 +147,11 @@ impl<F: Fabric> Client<F> {
 
     /// Whether a packet has room for one more operation, and its reply for the result.
     #[inline]
-    fn has_room(&self, bundle: &Bundle, key: &[u8], action: &Action<'_>) -> bool {
+    fn has_room(&self, bundle: &Bundle, key: &[u8], operation: &Operation<'_>) -> bool {
         let (count, bytes) = (bundle.packet.count(), bundle.packet.bytes().len());
-        let value = if matches!(action, Action::Get) { self.found_bytes.get() } else { 0 };
+        let value = if matches!(operation, Operation::Get) { self.found_bytes.get() } else { 0 };
         count < self.batch
-            && bytes + OPERATION_BYTES + key.len() + action.bytes().len() <= self.request_room
+            && bytes + OPERATION_BYTES + key.len() + operation.value().len() <= self.request_room
             && (count + 1) * (RESULT_BYTES + value) <= self.reply_room
     }
 
@@ -169,14 +170,14 @@ impl<F: Fabric> Client<F> {
         &self,
         bundle: &mut Bundle,
         reply: requests::Reply,
-        take: &mut impl FnMut(usize, Reply<'_>) -> Result<(), EngineError>,
+        take: &mut impl FnMut(usize, Answered<'_>) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let packed = reply.packed()?;
-        let mut replies = Replies::new(bundle.numbers.len());
+        let mut replies = Outcomes::new(bundle.numbers.len());
         let (mut result, mut longest) = (Ok(()), None);
         for number in &bundle.numbers {
-            let Some(Ok(told)) = replies.next(packed) else { return Err(strange()) };
-            if let Reply::Found { value, .. } = told {
+            let Some(Ok(told)) = replies.next(packed) else { return Err(strange_outcomes()) };
+            if let Ok(Outcome::Found { value, .. }) = told {
                 longest = longest.max(Some(value.len()));
             }
             // The first error counts, and the other operations were done all the same.

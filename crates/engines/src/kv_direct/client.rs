@@ -22,14 +22,14 @@ use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 use super::OPERATION_BYTES;
 use super::compute::{Compute, Computed};
 use super::key::KeyHash;
-use super::operation::{Action, Failure, Reply};
-use super::packing::{Bundles, Held, Packet, Packets, Share, Stage, strange};
+use super::packing::{Bundles, Held, Packet, Packets, Share, Stage};
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::kv::Kv;
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
-use crate::operation::{Expect, Operation, Outcome, PutOptions, Value};
+use crate::operation::{Operation, Outcome, PutOptions, Value};
 use crate::requests::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
+use crate::requests::packet::{Failure, strange_outcomes};
 use crate::requests::{ByWrite, Counts, RequestMap, Requester, Timing, WorkerId, WrittenReplies};
 
 /// The part of a table that a client needs to know.
@@ -72,7 +72,7 @@ pub struct Client<F: Fabric> {
 }
 
 /// A result, with its value in the asking lane's buffer.
-type Answered = (Reply<'static>, Buf);
+type Answered = (Outcome<'static>, Buf);
 
 impl<F: Fabric> Client<F> {
     /// The client that holds `session`, at the `node`-th node of the table's map.
@@ -121,7 +121,7 @@ impl<F: Fabric> Client<F> {
         self.requester.map().area().worker(partition)
     }
 
-    pub(super) fn check(&self, key: &[u8], action: &Action<'_>) -> Result<(), EngineError> {
+    pub(super) fn check(&self, key: &[u8], operation: &Operation<'_>) -> Result<(), EngineError> {
         if key.is_empty() {
             return Err(EngineError::KeyEmpty);
         }
@@ -133,7 +133,7 @@ impl<F: Fabric> Client<F> {
         if key.len() > max {
             return Err(EngineError::KeyTooLong { len: key.len(), max });
         }
-        let len = action.bytes().len() as u64;
+        let len = operation.value().len() as u64;
         let max = self.value_bytes_max.min((room - key.len()) as u64);
         if len > max { Err(EngineError::ValueTooLong { len, max }) } else { Ok(()) }
     }
@@ -142,15 +142,15 @@ impl<F: Fabric> Client<F> {
     async fn ask(
         &self,
         key: &[u8],
-        action: Action<'_>,
+        operation: Operation<'_>,
         mut buf: Buf,
     ) -> Result<Answered, EngineError> {
-        self.check(key, &action)?;
+        self.check(key, &operation)?;
         let partition = self.partition(key);
-        let mut alone = self.batch == 1 || action.returns_vector();
+        let mut alone = self.batch == 1 || operation.returns_vector();
         let until = self.fabric.now_us().saturating_add(self.requester.timing().timeout_us);
         loop {
-            let (packet, index, leads) = self.join(partition, key, &action, alone);
+            let (packet, index, leads) = self.join(partition, key, &operation, alone);
             if leads {
                 // In a box: the other lanes' futures need no room for what only a leader does.
                 Box::pin(self.lead(partition, &packet, alone)).await;
@@ -162,17 +162,15 @@ impl<F: Fabric> Client<F> {
                 self.requester.until(&self.fabric, true, is_settled).await;
             }
             let unknown = || self.unknown(partition);
-            let share = packet.packet().share(index, action.is_read(), buf, unknown);
+            let share = packet.packet().share(index, operation.is_read(), buf, unknown);
             drop(packet);
             match share {
-                Share::Reply(Reply::Failed(failure), _) => {
-                    return Err(error_of(failure, &action));
-                }
-                Share::Reply(reply, buf) => {
-                    if matches!(reply, Reply::Found { .. }) {
+                Share::Answered(Err(failure), _) => return Err(self.error(partition, failure)),
+                Share::Answered(Ok(outcome), buf) => {
+                    if matches!(outcome, Outcome::Found { .. }) {
                         self.learn(buf.len());
                     }
-                    return Ok((reply, buf));
+                    return Ok((outcome, buf));
                 }
                 Share::Error(error) => return Err(error),
                 Share::Again { alone: by_itself } if self.fabric.now_us() < until => {
@@ -191,15 +189,15 @@ impl<F: Fabric> Client<F> {
     async fn ask_for_value(
         &self,
         key: &[u8],
-        action: Action<'_>,
+        operation: Operation<'_>,
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        match self.ask(key, action, buf).await? {
-            (Reply::Found { version, expires_at_ms, .. }, buf) => {
+        match self.ask(key, operation, buf).await? {
+            (Outcome::Found { version, expires_at_ms, .. }, buf) => {
                 Ok(Some(Value::new_whole(buf, version, expires_at_ms)))
             }
-            (Reply::Absent, _) => Ok(None),
-            _ => Err(strange()),
+            (Outcome::Absent, _) => Ok(None),
+            _ => Err(strange_outcomes()),
         }
     }
 
@@ -208,6 +206,12 @@ impl<F: Fabric> Client<F> {
         // The length falls slowly: one short value among long ones says little.
         let known = self.found_bytes.get();
         self.found_bytes.set(if len >= known { len } else { known - (known - len).div_ceil(64) });
+    }
+
+    /// The error of an operation that was not done.
+    #[cold]
+    pub(super) fn error(&self, partition: u32, failure: Failure) -> EngineError {
+        failure.into_error(self.requester.map().incarnation_addr(self.worker(partition)))
     }
 
     fn unknown(&self, partition: u32) -> EngineError {
@@ -221,15 +225,15 @@ impl<F: Fabric> Client<F> {
         &self,
         partition: u32,
         key: &[u8],
-        action: &Action<'_>,
+        operation: &Operation<'_>,
         alone: bool,
     ) -> (Held<'_>, usize, bool) {
         let mut open = self.open.borrow_mut();
         let open = &mut open[partition as usize];
         if !alone && let Some(place) = *open {
             let packet = self.packets.hold(place);
-            if self.takes(&packet.packet(), key, action) {
-                let index = packet.packet().push(key, action);
+            if self.takes(&packet.packet(), key, operation) {
+                let index = packet.packet().push(key, operation);
                 if index + 1 == self.batch {
                     *open = None;
                 }
@@ -239,7 +243,7 @@ impl<F: Fabric> Client<F> {
             *open = None;
         }
         let packet = self.packets.new_packet();
-        let index = packet.packet().push(key, action);
+        let index = packet.packet().push(key, operation);
         if !alone {
             *open = Some(packet.place());
         }
@@ -247,12 +251,12 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Whether the packet has room for one more operation, and its reply for the result.
-    fn takes(&self, packet: &Packet, key: &[u8], action: &Action<'_>) -> bool {
+    fn takes(&self, packet: &Packet, key: &[u8], operation: &Operation<'_>) -> bool {
         let writer = packet.writer.borrow();
-        let reads = packet.reads.get() + usize::from(matches!(action, Action::Get));
+        let reads = packet.reads.get() + usize::from(matches!(operation, Operation::Get));
         let results = (writer.count() + 1) * RESULT_BYTES + reads * self.found_bytes.get();
         writer.count() < self.batch
-            && writer.len_with(key, action) <= self.request_room
+            && writer.len_with(key, operation) <= self.request_room
             && results <= self.reply_room
     }
 
@@ -287,15 +291,15 @@ impl<F: Fabric> Compute for Client<F> {
     async fn compute(
         &self,
         key: &[u8],
-        action: Action<'_>,
+        operation: Operation<'_>,
         buf: Buf,
     ) -> Result<Computed, EngineError> {
-        match self.ask(key, action, buf).await? {
-            (Reply::Scalar(word), _) => Ok(Computed::Scalar(word)),
-            (Reply::Updated(elements), _) => Ok(Computed::Updated(elements)),
-            (Reply::Vector(_), buf) => Ok(Computed::Vector(Value::new_whole(buf, 0, None))),
-            (Reply::Absent, _) => Ok(Computed::Absent),
-            _ => Err(strange()),
+        match self.ask(key, operation, buf).await? {
+            (Outcome::Scalar(word), _) => Ok(Computed::Scalar(word)),
+            (Outcome::Updated(elements), _) => Ok(Computed::Updated(elements)),
+            (Outcome::Vector(_), buf) => Ok(Computed::Vector(Value::new_whole(buf, 0, None))),
+            (Outcome::Absent, _) => Ok(Computed::Absent),
+            _ => Err(strange_outcomes()),
         }
     }
 }
@@ -317,7 +321,7 @@ impl<F: Fabric> Kv for Client<F> {
     }
 
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.ask_for_value(key, Action::Get, buf).await
+        self.ask_for_value(key, Operation::Get, buf).await
     }
 
     /// In one step: the worker keeps the answer to a packet that changed something, and the values
@@ -328,13 +332,13 @@ impl<F: Fabric> Kv for Client<F> {
         options: PutOptions,
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        self.ask_for_value(key, Action::GetAndTouch(options), buf).await
+        self.ask_for_value(key, Operation::GetAndTouch(options), buf).await
     }
 
     async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        match self.ask(key, Action::Contains, Buf::new()).await?.0 {
-            Reply::Contained(is) => Ok(is),
-            _ => Err(strange()),
+        match self.ask(key, Operation::Contains, Buf::new()).await?.0 {
+            Outcome::Contained(is) => Ok(is),
+            _ => Err(strange_outcomes()),
         }
     }
 
@@ -348,19 +352,7 @@ impl<F: Fabric> Kv for Client<F> {
         if operation == Operation::Get {
             return Err(EngineError::Unsupported);
         }
-        let asked = self.ask(key, Action::from(operation), Buf::new()).await;
-        let (reply, _) = asked.map_err(|error| match error {
-            EngineError::NotAVector { len, .. } => EngineError::NotACounter { len },
-            error => error,
-        })?;
-        match reply {
-            Reply::Stored(version) => Ok(Outcome::Stored(version)),
-            Reply::Refused(version) => Ok(Outcome::Refused(version)),
-            Reply::Deleted(was) => Ok(Outcome::Deleted(was)),
-            Reply::Contained(is) => Ok(Outcome::Contained(is)),
-            Reply::Scalar(before) => Ok(Outcome::Before(before)),
-            _ => Err(strange()),
-        }
+        self.ask(key, operation, Buf::new()).await?.0.without_value()
     }
 }
 
@@ -392,29 +384,6 @@ impl Drop for Leading<'_> {
         let stage = packet.stage.get();
         if matches!(stage, Stage::Open | Stage::Sent) {
             packet.stage.set(Stage::Left { was_sent: stage == Stage::Sent });
-        }
-    }
-}
-
-/// The error of an operation that was not done.
-#[cold]
-pub(super) fn error_of(failure: Failure, action: &Action<'_>) -> EngineError {
-    match failure {
-        Failure::TooLong { len, max } => EngineError::ValueTooLong { len, max },
-        Failure::OutOfMemory { bytes, capacity } => EngineError::OutOfMemory { bytes, capacity },
-        Failure::NotAVector { len, wanted } => EngineError::NotAVector { len, wanted },
-        Failure::NoFunction(number) => EngineError::NoFunction { number },
-        Failure::Unfit => EngineError::UnfitFunction,
-        Failure::Trapped(number) => EngineError::FunctionFailed { number },
-        Failure::Unsupported => match action {
-            Action::PutIf { expect: Expect::Version(_), .. }
-            | Action::Touch { of: Some(_), .. }
-            | Action::Delete { of: Some(_) } => EngineError::NoVersions,
-            _ => EngineError::Unsupported,
-        },
-        Failure::NoRoom | Failure::Malformed => strange(),
-        Failure::Damaged => {
-            EngineError::Damaged { what: "a processor's memory contradicts itself".into() }
         }
     }
 }

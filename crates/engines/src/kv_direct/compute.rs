@@ -2,10 +2,11 @@
 
 use loch_fabric::Buf;
 
-use super::operation::{Action, Lambda};
-use super::packing::strange;
 use crate::error::EngineError;
+use crate::functions::Lambda;
+use crate::operation::Operation;
 use crate::operation::Value;
+use crate::requests::packet::strange_outcomes;
 
 /// The outcome of a computation.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ impl Computed {
         match self {
             Self::Scalar(word) => Ok(Some(word)),
             Self::Absent => Ok(None),
-            _ => Err(strange()),
+            _ => Err(strange_outcomes()),
         }
     }
 
@@ -34,7 +35,7 @@ impl Computed {
         match self {
             Self::Updated(elements) => Ok(Some(elements)),
             Self::Absent => Ok(None),
-            _ => Err(strange()),
+            _ => Err(strange_outcomes()),
         }
     }
 
@@ -42,7 +43,7 @@ impl Computed {
         match self {
             Self::Vector(value) => Ok(Some(value)),
             Self::Absent => Ok(None),
-            _ => Err(strange()),
+            _ => Err(strange_outcomes()),
         }
     }
 }
@@ -50,7 +51,7 @@ impl Computed {
 /// A client that can compute on values where they are (kv-direct §3.2, Table 1).
 #[allow(async_fn_in_trait, reason = "a client is one thread's: its futures need not be sent")]
 pub trait Compute {
-    /// Executes an action that computes. `buf` is filled with the elements that are returned.
+    /// Executes an operation that computes. `buf` is filled with the elements that are returned.
     ///
     /// # Errors
     /// The errors of a PUT, [`EngineError::NotAVector`], [`EngineError::NoFunction`],
@@ -58,7 +59,7 @@ pub trait Compute {
     async fn compute(
         &self,
         key: &[u8],
-        action: Action<'_>,
+        operation: Operation<'_>,
         buf: Buf,
     ) -> Result<Computed, EngineError>;
 
@@ -69,8 +70,8 @@ pub trait Compute {
     /// # Errors
     /// As [`Compute::compute`].
     async fn update(&self, key: &[u8], lambda: Lambda) -> Result<u64, EngineError> {
-        let computed = self.compute(key, Action::Update(lambda), Buf::new()).await?;
-        computed.scalar()?.ok_or_else(strange)
+        let computed = self.compute(key, Operation::Update(lambda), Buf::new()).await?;
+        computed.scalar()?.ok_or_else(strange_outcomes)
     }
 
     /// `update_scalar2vector`: replaces each element by the function's result for it and the
@@ -79,8 +80,8 @@ pub trait Compute {
     /// # Errors
     /// As [`Compute::compute`].
     async fn update_all(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
-        let action = Action::UpdateAll { lambda, returns: false };
-        self.compute(key, action, Buf::new()).await?.updated()
+        let operation = Operation::UpdateAll { lambda, returns: false };
+        self.compute(key, operation, Buf::new()).await?.updated()
     }
 
     /// As [`Compute::update_all`], but returns the elements before the update.
@@ -93,7 +94,7 @@ pub trait Compute {
         lambda: Lambda,
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        self.compute(key, Action::UpdateAll { lambda, returns: true }, buf).await?.vector()
+        self.compute(key, Operation::UpdateAll { lambda, returns: true }, buf).await?.vector()
     }
 
     /// `update_vector2vector`: replaces each element by the function's result for it and the
@@ -107,8 +108,8 @@ pub trait Compute {
         lambda: Lambda,
         operands: &[u8],
     ) -> Result<Option<u64>, EngineError> {
-        let action = Action::UpdateEach { lambda, operands, returns: false };
-        self.compute(key, action, Buf::new()).await?.updated()
+        let operation = Operation::UpdateEach { lambda, operands, returns: false };
+        self.compute(key, operation, Buf::new()).await?.updated()
     }
 
     /// As [`Compute::update_each`], but returns the elements before the update.
@@ -122,8 +123,8 @@ pub trait Compute {
         operands: &[u8],
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        let action = Action::UpdateEach { lambda, operands, returns: true };
-        self.compute(key, action, buf).await?.vector()
+        let operation = Operation::UpdateEach { lambda, operands, returns: true };
+        self.compute(key, operation, buf).await?.vector()
     }
 
     /// The function's result over the operand and all elements, one after the other; `None` without
@@ -132,7 +133,7 @@ pub trait Compute {
     /// # Errors
     /// As [`Compute::compute`].
     async fn reduce(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
-        self.compute(key, Action::Reduce(lambda), Buf::new()).await?.scalar()
+        self.compute(key, Operation::Reduce(lambda), Buf::new()).await?.scalar()
     }
 
     /// The elements for which the function says yes, in their order; `None` without a value.
@@ -145,6 +146,6 @@ pub trait Compute {
         lambda: Lambda,
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        self.compute(key, Action::Filter(lambda), buf).await?.vector()
+        self.compute(key, Operation::Filter(lambda), buf).await?.vector()
     }
 }

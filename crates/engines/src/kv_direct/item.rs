@@ -11,8 +11,9 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 
 use super::bucket::{Bucket, INLINE_BYTES_MAX};
-use super::operation::Failure;
+use super::damaged;
 use super::slab::{Class, Place};
+use crate::error::EngineError;
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_KEPT_LINES_MAX};
 use crate::lines::Line;
 
@@ -330,9 +331,9 @@ impl Item {
         body: Range<usize>,
         expires: bool,
         home: Home,
-    ) -> Result<bool, Failure> {
-        let bytes = self.lines.as_bytes().get(body.clone()).ok_or(Failure::Damaged)?;
-        let parts = format.parts(bytes, expires).ok_or(Failure::Damaged)?;
+    ) -> Result<bool, EngineError> {
+        let bytes = self.lines.as_bytes().get(body.clone()).ok_or_else(damaged)?;
+        let parts = format.parts(bytes, expires).ok_or_else(damaged)?;
         if bytes[parts.key.clone()] != *key {
             return Ok(false);
         }

@@ -3,7 +3,7 @@
 //!
 //! # How it works
 //! Keys are divided among *processors* by their hash; a node has one or more ([`key`]). A client
-//! packs operations into packets ([`packet`]), and WRITEs each into a request slot of the processor
+//! packs operations into packets ([`packet`](crate::requests::packet)), and WRITEs each into a request slot of the processor
 //! that owns the keys ([`Client`]). The processor unpacks it ([`Worker`]), admits the operations to
 //! its *reservation station* ([`station`]), and executes up to 256 of them at a time. An operation
 //! that depends on one under way waits in the station. It is executed on the value that the other
@@ -24,8 +24,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | [`key`] | from a key to its processor, bucket, and secondary hash |
-//! | [`operation`] | what can be asked, and what is answered |
-//! | [`packet`] | many operations in one message |
+//! | [`packet`](crate::requests::packet) | many operations in one message |
 //! | [`station`] | which operations are under way, and which wait for them |
 //! | [`processor`] | executes operations, those that do not depend on each other at the same time |
 //! | `worker.rs`, `answers.rs` | takes packets, sends their results |
@@ -65,8 +64,6 @@ mod free_slabs;
 pub mod header;
 pub mod item;
 pub mod key;
-pub mod operation;
-pub mod packet;
 mod packing;
 pub mod processor;
 #[cfg(test)]
@@ -89,13 +86,19 @@ pub use processor::{Counts, Settings};
 pub use table::{KvDirect, Map, Options, PACKET_BYTES_DEFAULT, PartitionShape, TunedFor};
 pub use worker::Worker;
 
-use crate::error::LayoutError;
+use crate::error::{EngineError, LayoutError};
 use crate::limits::REPLIES_MAX;
 use crate::requests::Service;
 
 /// The most bytes that an operation in a packet has besides key and value, together with the bytes
 /// of the packet itself.
 const OPERATION_BYTES: usize = 64;
+
+/// The error of a processor whose memory cannot be what it wrote.
+#[cold]
+fn damaged() -> EngineError {
+    EngineError::Damaged { what: "a processor's memory contradicts itself".into() }
+}
 
 /// The service of a table: slots for packets of `packet_bytes`, or for one operation on the longest
 /// key and value, if that is longer, and slots of the same length for results.

@@ -12,9 +12,9 @@ use std::ops::Range;
 use loch_fabric::Buf;
 
 use super::answers::{bytes_of, with_bytes};
-use super::operation::{Action, Failure, Reply};
-use super::packet::{Replies, Writer};
 use crate::error::EngineError;
+use crate::operation::Operation;
+use crate::requests::packet::{Answered, Failure, Outcomes, Writer, strange_outcomes};
 
 /// A packet, from its first operation until all lanes have their results.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct Packet {
     pub reads: Cell<usize>,
     pub stage: Cell<Stage>,
     pub error: RefCell<Option<EngineError>>,
-    results: RefCell<Vec<(Reply<'static>, Range<usize>)>>,
+    results: RefCell<Vec<(Answered<'static>, Range<usize>)>>,
     pub message: RefCell<Buf>,
     /// The number of lanes that hold the packet.
     holders: Cell<u32>,
@@ -47,7 +47,7 @@ pub(super) enum Stage {
 
 /// The result that an operation gets from its packet.
 pub(super) enum Share {
-    Reply(Reply<'static>, Buf),
+    Answered(Answered<'static>, Buf),
     Again { alone: bool },
     Error(EngineError),
 }
@@ -120,12 +120,12 @@ impl Drop for Held<'_> {
 
 impl Packet {
     /// Adds an operation. Returns its index.
-    pub fn push(&self, key: &[u8], action: &Action<'_>) -> usize {
-        if matches!(action, Action::Get) {
+    pub fn push(&self, key: &[u8], operation: &Operation<'_>) -> usize {
+        if matches!(operation, Operation::Get) {
             self.reads.set(self.reads.get() + 1);
         }
         let mut writer = self.writer.borrow_mut();
-        writer.push(key, action);
+        writer.push(key, operation);
         writer.count() - 1
     }
 
@@ -135,11 +135,11 @@ impl Packet {
         results.clear();
         let packed = reply.packed()?;
         let at = reply.value_at().start;
-        let mut replies = Replies::new(count);
+        let mut replies = Outcomes::new(count);
         while let Some(result) = replies.next(packed) {
-            let result = result.map_err(|_| strange())?;
+            let result = result.map_err(|_| strange_outcomes())?;
             let end = at + replies.at();
-            results.push((with_bytes(result, &[]), end - bytes_of(&result).len()..end));
+            results.push((with_bytes(&result, &[]), end - bytes_of(&result).len()..end));
         }
         self.message.replace(reply.into_buf());
         Ok(())
@@ -155,16 +155,16 @@ impl Packet {
     ) -> Share {
         match self.stage.get() {
             Stage::Answered => {
-                let (reply, at) = self.results.borrow()[index].clone();
-                if is_read && reply == Reply::Failed(Failure::NoRoom) {
+                let (answered, at) = self.results.borrow()[index].clone();
+                if is_read && answered == Err(Failure::NoRoom) {
                     return Share::Again { alone: true };
                 }
                 buf.clear();
                 buf.extend_from_slice(&self.message.borrow()[at]);
-                Share::Reply(reply, buf)
+                Share::Answered(answered, buf)
             }
             Stage::Failed => {
-                let error = self.error.borrow().clone().unwrap_or_else(strange);
+                let error = self.error.borrow().clone().unwrap_or_else(strange_outcomes);
                 // Other operations of the packet change something; the outcome of a read is never
                 // ambiguous.
                 let spared = is_read && matches!(error, EngineError::Ambiguous(_));
@@ -200,37 +200,4 @@ pub(super) struct Bundles {
     pub all: Vec<Bundle>,
     /// For each processor the bundle that is being filled.
     pub open: Vec<Option<usize>>,
-}
-
-/// The error for results that no processor should have sent.
-#[cold]
-pub(super) fn strange() -> EngineError {
-    EngineError::Damaged { what: "a processor's results are not those of its packet".into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_packet_is_used_anew_when_nobody_holds_it() {
-        let packets = Packets::default();
-        let first = packets.new_packet();
-        assert_eq!(first.packet().push(b"key", &Action::Get), 0);
-        let place = first.place();
-        let again = packets.hold(place);
-        drop(first);
-        let other = packets.new_packet();
-        assert_ne!(other.place(), place);
-        assert_eq!(again.packet().push(b"key", &Action::Get), 1);
-        drop(again);
-        let anew = packets.new_packet();
-        assert_eq!((anew.place(), anew.packet().push(b"key", &Action::Get)), (place, 0));
-    }
-
-    #[test]
-    fn packets_go_to_another_thread() {
-        fn can_be_sent<T: Send>() {}
-        can_be_sent::<Packets>();
-    }
 }

@@ -174,7 +174,7 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
     fn execute_gets(&self, packet: &Rc<Opened>, from: usize) -> usize {
         let key = |number| packet.get(from + number).filter(|(hash, _)| self.owns(*hash));
         packet.answer_each(from, |answers| {
-            self.processor.execute_gets(key, |reply| answers.take(reply));
+            self.processor.execute_gets(key, |outcome| answers.take(&Ok(outcome)));
         })
     }
 
@@ -356,7 +356,7 @@ where
     #[cold]
     fn refuse(&mut self, ticket: Ticket) {
         let mut reply = self.worker.spare.take();
-        let refused = Answer::Failed(Failure::UNSUPPORTED);
+        let refused = Answer::Failed(Failure::Unsupported);
         self.worker.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
         self.send(ticket, reply);
     }

@@ -45,7 +45,6 @@ macro_rules! kv {
                 operation: Operation<'_>,
             ) -> Result<Outcome<'static>, EngineError> {
                 Ok(match operation {
-                    Operation::Get => return Err(EngineError::Unsupported),
                     Operation::Contains => Outcome::Contained(self.contains(key).await?),
                     Operation::Put { value, options } => {
                         Outcome::Stored(self.put(key, value, options).await?)
@@ -57,7 +56,7 @@ macro_rules! kv {
                     Operation::Delete { of: Some(version) } => {
                         Outcome::Deleted(self.delete_if(key, version).await?)
                     }
-                    Operation::FetchAdd(add) => Outcome::Before(self.fetch_add(key, add).await?),
+                    Operation::FetchAdd(add) => Outcome::Scalar(self.fetch_add(key, add).await?),
                     Operation::Append(bytes) => {
                         let appends = append(self, &self$(.$base)?, key, bytes);
                         Outcome::Stored(Box::pin(appends).await?)
@@ -69,6 +68,7 @@ macro_rules! kv {
                             Err(version) => Outcome::Refused(version),
                         }
                     }
+                    _ => return Err(EngineError::Unsupported),
                 })
             }
 

@@ -101,7 +101,7 @@ impl<F: Fabric> Worker<F> {
                 ticket
             }
             Incoming::Execute(ticket) if ticket.is_packet() => {
-                let refused = Answer::Failed(Failure::UNSUPPORTED);
+                let refused = Answer::Failed(Failure::Unsupported);
                 self.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
                 ticket
             }
@@ -156,7 +156,7 @@ impl<F: Fabric> Worker<F> {
         if self.map.table.region_of(owner) != self.client.home() {
             // The entries of such an operation would be where no GET of a hybrid client looks for
             // them.
-            return Ok(Executed::Failed(Failure::UNSUPPORTED));
+            return Ok(Executed::Failed(Failure::Unsupported));
         }
         if operation != Operation::Get {
             return Ok(Executed::Other(self.client.execute(key, operation).await?));

@@ -128,6 +128,7 @@ impl Store {
                 made = Some(self.value(fabric, alive.as_ref())?.0);
                 (&[][..], options)
             }
+            _ => return Err(EngineError::Unsupported),
         };
         let value = made.as_deref().unwrap_or(given);
         let Some(version) = self.versions.take() else {
@@ -138,7 +139,7 @@ impl Store {
             return Ok(Prepared::Later);
         };
         if let Some(before) = before {
-            staged.outcome = Outcome::Before(before);
+            staged.outcome = Outcome::Scalar(before);
         }
         staged.made = made;
         Ok(Prepared::Staged(staged))

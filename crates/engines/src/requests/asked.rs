@@ -42,6 +42,9 @@ impl<P, R> Requester<P, R> {
         let (to, body) = (to()?, content.body());
         if let Body::One(request) = &body {
             check_key(request.key)?;
+            if request.operation.needs_packet() {
+                return Err(EngineError::Unsupported);
+            }
         }
         let ticket = Ticket::new(self.client, self.session, &body);
         let by_send = self.requests.sends(fabric, ticket.message_len());

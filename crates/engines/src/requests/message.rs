@@ -177,6 +177,7 @@ impl<'a> Body<'a> {
             Operation::Append(_) => Code::Append,
             Operation::Touch { of: None, .. } => Code::Touch,
             Operation::Touch { of: Some(_), .. } => Code::TouchVersion,
+            other => panic!("only a packet carries {other:?}"),
         }
     }
 

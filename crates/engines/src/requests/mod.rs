@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`layout`] | where the slots are |
 //! | [`message`], `code.rs` | the bytes of a request and of a reply |
+//! | [`packet`] | many operations, or their outcomes, in one message |
 //! | [`reply`] | what can be answered |
 //! | [`seal`] | what shows that a message is whole, and whose it is |
 //! | `sessions.rs` | what a worker's node knows of its clients |
@@ -132,6 +133,7 @@ pub mod mailboxes;
 mod mapped;
 mod memory;
 pub mod message;
+pub mod packet;
 pub mod path;
 mod peers;
 pub mod reply;
@@ -150,11 +152,12 @@ pub use client::{Reply, Requester, Timing};
 pub use counts::Counts;
 pub use layout::{Area, RequestMap, WorkerId};
 pub use message::{Body, Request, Ticket};
+pub use packet::Failure;
 pub use path::{
     BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, Sent, SentReplies, WrittenReplies,
     make_known,
 };
-pub use reply::{Answer, Failure, Short};
+pub use reply::{Answer, Short};
 pub use seal::Seal;
 pub use server::{ROUND_MESSAGES_MAX, Round, Server};
 pub use sessions::{Holder, Sessions};

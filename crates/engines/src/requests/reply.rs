@@ -1,7 +1,6 @@
 //! A worker's answers, and the few bytes of an answer that it remembers.
 
-use loch_fabric::{FabricError, RemoteAddr};
-
+use super::packet::Failure;
 use crate::error::EngineError;
 use crate::operation::Outcome;
 
@@ -18,10 +17,6 @@ pub enum Answer<'a> {
     /// one.
     Stale(u32),
 }
-
-/// The reason why a worker could not execute a request: an [`EngineError`] as a reply carries it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure(Short);
 
 /// An answer without the bytes of its value: the part that is remembered of a mutation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,17 +37,8 @@ mod status {
     pub const REFUSED: u8 = 7;
     pub const REFUSED_ABSENT: u8 = 8;
     pub const DELETED: u8 = 9;
-    pub const BEFORE: u8 = 10;
+    pub const SCALAR: u8 = 10;
     pub const PACKET: u8 = 11;
-    pub const VALUE_TOO_LONG: u8 = 16;
-    pub const INDEX_FULL: u8 = 17;
-    pub const OUT_OF_MEMORY: u8 = 18;
-    pub const TIMEOUT: u8 = 19;
-    pub const NOT_A_COUNTER: u8 = 20;
-    pub const DAMAGED: u8 = 21;
-    pub const AMBIGUOUS: u8 = 22;
-    pub const UNSUPPORTED: u8 = 23;
-    pub const UNREACHABLE: u8 = 24;
 }
 
 impl<'a> Answer<'a> {
@@ -76,7 +62,10 @@ impl<'a> Answer<'a> {
         let (status, first, second) = match *self {
             Answer::Stale(incarnation) => (status::STALE, u64::from(incarnation), 0),
             Answer::Packet(_) => (status::PACKET, 0, 0),
-            Answer::Failed(Failure(short)) => return short,
+            Answer::Failed(failure) => {
+                let (status, [first, second]) = failure.parts();
+                (status, first, second)
+            }
             Answer::Done(outcome) => match outcome {
                 Outcome::Found { version, expires_at_ms: None, .. } => (status::FOUND, version, 0),
                 Outcome::Found { version, expires_at_ms: Some(at), .. } => {
@@ -88,7 +77,8 @@ impl<'a> Answer<'a> {
                 Outcome::Refused(Some(version)) => (status::REFUSED, version, 0),
                 Outcome::Refused(None) => (status::REFUSED_ABSENT, 0, 0),
                 Outcome::Deleted(was) => (status::DELETED, u64::from(was), 0),
-                Outcome::Before(number) => (status::BEFORE, number, 0),
+                Outcome::Scalar(number) => (status::SCALAR, number, 0),
+                other => panic!("only a packet carries {other:?}"),
             },
         };
         Short { status, first, second }
@@ -138,80 +128,20 @@ impl Short {
             status::REFUSED => Outcome::Refused(Some(first)),
             status::REFUSED_ABSENT => Outcome::Refused(None),
             status::DELETED => Outcome::Deleted(first != 0),
-            status::BEFORE => Outcome::Before(first),
+            status::SCALAR => Outcome::Scalar(first),
             status::PACKET => return Some(Answer::Packet(value)),
-            _ => return Failure::read(*self).map(Answer::Failed),
+            status => {
+                return Failure::of_parts(status, [first, second]).map(Answer::Failed);
+            }
         };
         Some(Answer::Done(outcome))
     }
 }
 
-impl Failure {
-    /// [`EngineError::Unsupported`]: asking again is of no use.
-    pub const UNSUPPORTED: Self = Self(Short { status: status::UNSUPPORTED, first: 0, second: 0 });
-
-    fn read(short: Short) -> Option<Self> {
-        let is_one = (status::VALUE_TOO_LONG..=status::UNREACHABLE).contains(&short.status);
-        is_one.then_some(Self(short))
-    }
-
-    /// The error for the client's caller. `at` is where the request was sent.
-    #[cold]
-    pub fn into_error(self, at: RemoteAddr) -> EngineError {
-        let Short { status, first, second } = self.0;
-        match status {
-            status::VALUE_TOO_LONG => EngineError::ValueTooLong { len: first, max: second },
-            status::INDEX_FULL => EngineError::IndexFull { slots: first, moves: second as usize },
-            status::OUT_OF_MEMORY => EngineError::OutOfMemory { bytes: first, capacity: second },
-            status::TIMEOUT => EngineError::Timeout { timeout_us: first },
-            status::NOT_A_COUNTER => EngineError::NotACounter { len: first },
-            status::DAMAGED => EngineError::Damaged {
-                what: format!("the worker that serves {at} says so: see its log"),
-            },
-            status::AMBIGUOUS => EngineError::Ambiguous(FabricError::OutcomeUnknown { at }),
-            status::UNREACHABLE => {
-                EngineError::Fabric(FabricError::Unreachable { region: at.region() })
-            }
-            _ => EngineError::Unsupported,
-        }
-    }
-}
-
-impl From<&EngineError> for Failure {
-    #[cold]
-    fn from(error: &EngineError) -> Self {
-        let (status, first, second) = match *error {
-            EngineError::ValueTooLong { len, max } => (status::VALUE_TOO_LONG, len, max),
-            EngineError::IndexFull { slots, moves } => (status::INDEX_FULL, slots, moves as u64),
-            EngineError::OutOfMemory { bytes, capacity } => {
-                (status::OUT_OF_MEMORY, bytes, capacity)
-            }
-            EngineError::Timeout { timeout_us } => (status::TIMEOUT, timeout_us, 0),
-            EngineError::NotACounter { len } => (status::NOT_A_COUNTER, len, 0),
-            EngineError::Damaged { .. } => (status::DAMAGED, 0, 0),
-            EngineError::Ambiguous(_) => (status::AMBIGUOUS, 0, 0),
-            // The worker could not reach its memory. It may work the next time.
-            EngineError::Fabric(_) => (status::UNREACHABLE, 0, 0),
-            EngineError::KeyEmpty
-            | EngineError::KeyTooLong { .. }
-            | EngineError::KeyOfOtherLength { .. }
-            | EngineError::NotAVector { .. }
-            | EngineError::NoFunction { .. }
-            | EngineError::FunctionFailed { .. }
-            | EngineError::UnfitFunction
-            | EngineError::NoVersions
-            | EngineError::ReadOnly
-            | EngineError::NeedsSession
-            | EngineError::NoScans
-            | EngineError::TooManyPins { .. }
-            | EngineError::Unsupported => return Self::UNSUPPORTED,
-        };
-        Self(Short { status, first, second })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use loch_fabric::{FabricError, RemoteAddr};
+
     use super::*;
 
     #[test]
@@ -226,7 +156,7 @@ mod tests {
             Answer::Done(Outcome::Refused(None)),
             Answer::Done(Outcome::Refused(Some(4))),
             Answer::Done(Outcome::Deleted(false)),
-            Answer::Done(Outcome::Before(u64::MAX)),
+            Answer::Done(Outcome::Scalar(u64::MAX)),
             Answer::Packet(b"results"),
         ];
         for answer in answers {
@@ -265,7 +195,6 @@ mod tests {
         for refused in [
             EngineError::KeyEmpty,
             EngineError::KeyOfOtherLength { len: 3, want: 8 },
-            EngineError::NoVersions,
             EngineError::ReadOnly,
             EngineError::Unsupported,
         ] {
@@ -276,6 +205,6 @@ mod tests {
     #[test]
     fn a_status_that_is_none_is_no_answer() {
         let known = |status| Short { status, first: 0, second: 0 }.answer(&[]).is_some();
-        assert_eq!((0..=u8::MAX).filter(|status| known(*status)).count(), 20);
+        assert_eq!((0..=u8::MAX).filter(|status| known(*status)).count(), 27);
     }
 }

@@ -8,9 +8,10 @@ use loch_fabric::{Buf, Fabric, FabricError, Messages};
 use super::bells::Rings;
 use super::layout::{RequestMap, WorkerId};
 use super::message::Ticket;
+use super::packet::Failure;
 use super::path::make_known;
 use super::peers::Peers;
-use super::reply::{Answer, Failure};
+use super::reply::Answer;
 use super::sessions::Sessions;
 use super::worker::{Inbox, Incoming};
 use crate::error::EngineError;
@@ -137,7 +138,7 @@ impl<F: Fabric + Messages> Server<F> {
             match incoming {
                 Some(Incoming::Execute(ticket)) if ticket.is_packet() => {
                     self.give_back(message);
-                    self.reply(&ticket, &Answer::Failed(Failure::UNSUPPORTED));
+                    self.reply(&ticket, &Answer::Failed(Failure::Unsupported));
                 }
                 Some(Incoming::Execute(ticket)) => return Ok(Some((ticket, message))),
                 Some(Incoming::Answer(ticket, short)) => {
@@ -157,7 +158,7 @@ impl<F: Fabric + Messages> Server<F> {
         let mut reply = self.buf();
         self.inbox.complete(ticket, answer, &mut reply);
         if reply.len() > self.fabric.message_bytes_max() {
-            self.inbox.complete(ticket, &Answer::Failed(Failure::UNSUPPORTED), &mut reply);
+            self.inbox.complete(ticket, &Answer::Failed(Failure::Unsupported), &mut reply);
         }
         self.post(ticket, reply);
     }

@@ -6,7 +6,8 @@ mod module;
 use std::sync::Arc;
 
 use loch::{FunctionInstance, FunctionLimits, Functions};
-use loch_engines::kv_direct::operation::{Element, Failure, Function, Lambda};
+use loch_engines::EngineError;
+use loch_engines::functions::{Element, Function, Lambda};
 use loch_engines::kv_direct::vector::{filter, reduce, scalar, update_all, update_each};
 
 use crate::input::Input;
@@ -74,10 +75,14 @@ fn apply(lambda: &Lambda, value: &[u8], functions: &FunctionInstance) {
 }
 
 /// Whether something failed, in a way that it may.
-fn fails<T>(result: Result<T, Failure>) -> bool {
+fn fails<T>(result: Result<T, EngineError>) -> bool {
     match result {
         Ok(_) => false,
-        Err(Failure::NoFunction(NUMBER) | Failure::Trapped(NUMBER) | Failure::Unfit) => true,
+        Err(
+            EngineError::NoFunction { number: NUMBER }
+            | EngineError::FunctionFailed { number: NUMBER }
+            | EngineError::UnfitFunction,
+        ) => true,
         Err(failure) => panic!("{failure:?} is no failure of a function"),
     }
 }

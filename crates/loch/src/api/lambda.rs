@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-pub use loch_engines::kv_direct::operation::{Builtin, Element, Function};
+pub use loch_engines::functions::{Builtin, Element, Function};
 
-use loch_engines::kv_direct::operation;
+use loch_engines::functions;
 
 /// A number of which a value can consist: `u8` to `u64`, `i8` to `i64`, `f32` and `f64`. The
 /// numbers of a value follow each other, in little-endian order.
@@ -111,8 +111,8 @@ impl<T: Number> Lambda<T> {
     }
 
     /// The engine's form of the function.
-    pub(crate) fn of_engine(self) -> operation::Lambda {
-        operation::Lambda {
+    pub(crate) fn of_engine(self) -> functions::Lambda {
+        functions::Lambda {
             function: self.function,
             element: T::ELEMENT,
             operand: self.operand.word(),

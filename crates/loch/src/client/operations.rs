@@ -3,7 +3,6 @@
 use std::pin::Pin;
 
 use loch_engines::EngineError;
-use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::{Compute, Computed};
 use loch_engines::nessie::CheckReport;
 use loch_engines::operation::{Found, Operation, Outcome, PutOptions, Value};
@@ -45,7 +44,7 @@ pub(crate) trait Operations: Send {
     fn compute<'a>(
         &'a self,
         key: &'a [u8],
-        action: Action<'a>,
+        operation: Operation<'a>,
         buf: Buf,
     ) -> Operating<'a, Computed>;
 
@@ -125,9 +124,9 @@ impl Compute for dyn Operations + '_ {
     async fn compute(
         &self,
         key: &[u8],
-        action: Action<'_>,
+        operation: Operation<'_>,
         buf: Buf,
     ) -> Result<Computed, EngineError> {
-        Operations::compute(self, key, action, buf).await
+        Operations::compute(self, key, operation, buf).await
     }
 }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
 use loch_engines::kv::Lengths;
-use loch_engines::kv_direct::operation::Action;
 use loch_engines::kv_direct::{self, Compute, Computed};
 use loch_engines::limits::SCAN_PAGE_KEYS;
 use loch_engines::nessie::{self, AnyClient, CheckReport};
@@ -383,7 +382,7 @@ where
     fn compute<'a>(
         &'a self,
         key: &'a [u8],
-        action: Action<'a>,
+        operation: Operation<'a>,
         buf: Buf,
     ) -> Operating<'a, Computed> {
         let Some(client) = self.client.computing() else {
@@ -393,8 +392,8 @@ where
             return Box::pin(std::future::ready(Err(why)));
         };
         let (buf, meaning) =
-            (Cell::new(buf), if action.is_read() { of_read } else { |error| error });
-        Box::pin(self.attempt(move || client.compute(key, action, buf.take()), meaning))
+            (Cell::new(buf), if operation.is_read() { of_read } else { |error| error });
+        Box::pin(self.attempt(move || client.compute(key, operation, buf.take()), meaning))
     }
 
     fn takes_batches(&self) -> bool {

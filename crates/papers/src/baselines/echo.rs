@@ -174,7 +174,7 @@ impl<F: Thread> Execute<F> for Reflector {
         match request.operation {
             Operation::Get => Answer::found(&self.value, 0, None),
             Operation::Put { .. } => Answer::Done(Outcome::Stored(0)),
-            _ => Answer::Failed(Failure::UNSUPPORTED),
+            _ => Answer::Failed(Failure::Unsupported),
         }
     }
 }

@@ -118,7 +118,7 @@ impl<const INLINED: bool> Baseline for Farm<INLINED> {
 impl<F: Thread> Execute<F> for Keeper {
     fn execute(&mut self, fabric: &F, request: Request<'_>) -> Answer<'_> {
         let Operation::Put { value, .. } = request.operation else {
-            return Answer::Failed(Failure::UNSUPPORTED);
+            return Answer::Failed(Failure::Unsupported);
         };
         match self.0.put(fabric, request.key, value) {
             Ok(()) => Answer::Done(Outcome::Stored(0)),

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use loch_engines::kv_direct::packet::Writer;
+use loch_engines::requests::packet::Writer;
 
 use super::packet::{Done, Packet};
 use super::workload::Source;

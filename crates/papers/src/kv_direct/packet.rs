@@ -3,10 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use loch_engines::EngineError;
 use loch_engines::kv_direct::key::KeyHash;
-use loch_engines::kv_direct::operation::{Action, Reply};
-use loch_engines::kv_direct::packet::{Cursor, Packed, ReplyWriter, Writer};
 use loch_engines::kv_direct::processor::Job;
+use loch_engines::operation::{self, Outcome};
+use loch_engines::requests::Failure;
+use loch_engines::requests::packet::{Cursor, OutcomeWriter, Packed, Writer};
 
 /// A packet of operations on its way through the processor.
 #[derive(Debug)]
@@ -18,7 +20,7 @@ pub struct Packet {
     left: Cell<usize>,
     /// The replies, in the order of their arrival. In another order they would have as many bytes,
     /// except for fields that neighbours share.
-    replies: RefCell<ReplyWriter>,
+    replies: RefCell<OutcomeWriter>,
     failed: Cell<u64>,
     done: Done,
 }
@@ -93,16 +95,16 @@ impl Job for Operation {
         self.packed.key(&self.packet.bytes)
     }
 
-    fn action(&self) -> Action<'_> {
-        self.packed.action(&self.packet.bytes)
+    fn operation(&self) -> operation::Operation<'_> {
+        self.packed.operation(&self.packet.bytes)
     }
 
-    fn answer(&self, reply: Reply<'_>) {
+    fn answer(&self, outcome: Result<Outcome<'_>, EngineError>) {
         let Packet { left, replies, failed, done, .. } = &*self.packet;
-        if matches!(reply, Reply::Absent | Reply::Refused(_) | Reply::Failed(_)) {
+        if matches!(outcome, Ok(Outcome::Absent | Outcome::Refused(_)) | Err(_)) {
             failed.set(failed.get() + 1);
         }
-        replies.borrow_mut().push(&reply);
+        replies.borrow_mut().push(&outcome.map_err(|error| Failure::from(&error)));
         left.set(left.get() - 1);
         if left.get() == 0 {
             done.borrow_mut().push(self.packet.clone());

@@ -7,12 +7,12 @@ use hdrhistogram::Histogram;
 use loch_engines::kv_direct::dispatch::Dispatcher;
 use loch_engines::kv_direct::item::Item;
 use loch_engines::kv_direct::key::KeyHash;
-use loch_engines::kv_direct::packet::Cursor;
 use loch_engines::kv_direct::processor::{Pipeline, Processor, Settings};
 use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::Storage;
 use loch_engines::kv_direct::timed::Timed;
 use loch_engines::lines::Line;
+use loch_engines::requests::packet::Cursor;
 use loch_fabric::sim::{CardProfile, Faults, Profile, World};
 
 use super::card::{CardProcessor, Chip};

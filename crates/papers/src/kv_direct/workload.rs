@@ -1,9 +1,9 @@
 //! The requests of clients: which keys, how often, and which operations.
 
+use loch_engines::functions::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::key::KeyHash;
-use loch_engines::kv_direct::operation::{Action, Builtin, Element, Function, Lambda};
-use loch_engines::kv_direct::packet::Writer;
-use loch_engines::operation::PutOptions;
+use loch_engines::operation::{Operation, PutOptions};
+use loch_engines::requests::packet::Writer;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -143,13 +143,13 @@ impl Source {
             let Self { value, random, workload, .. } = self;
             let key_bytes = &key[..workload.key_bytes];
             let action = match kind {
-                Kind::Get => Action::Get,
+                Kind::Get => Operation::Get,
                 Kind::Put => {
                     random.fill(&mut value[..]);
-                    Action::Put { value, options: PutOptions::default() }
+                    Operation::Put { value, options: PutOptions::default() }
                 }
-                Kind::FetchAdd => Action::Update(ADD),
-                Kind::AddAll { returns } => Action::UpdateAll { lambda: ADD, returns },
+                Kind::FetchAdd => Operation::Update(ADD),
+                Kind::AddAll { returns } => Operation::UpdateAll { lambda: ADD, returns },
             };
             if writer.count() > 0 && writer.len_with(key_bytes, &action) > bytes_max {
                 self.left_over = Some((key, kind));

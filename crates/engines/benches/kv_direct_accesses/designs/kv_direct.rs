@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use loch_engines::EngineError;
 use loch_engines::kv_direct::item::Item;
 use loch_engines::kv_direct::key::KeyHash;
-use loch_engines::kv_direct::operation::Failure;
 use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Lookup, Options, Plan, Storage};
 use loch_engines::lines::{Counts, HostMemory, LINE_BYTES};
@@ -54,8 +54,8 @@ impl KvDirect {
     fn store(&self, lookup: &mut Lookup, key: &[u8], value: &[u8]) -> Option<bool> {
         match block_on(self.storage.store(lookup, key, value, 0, None)) {
             Ok(()) => Some(true),
-            Err(Failure::OutOfMemory { .. }) if self.storage.slabs().starving() => None,
-            Err(Failure::OutOfMemory { .. }) => Some(false),
+            Err(EngineError::OutOfMemory { .. }) if self.storage.slabs().starving() => None,
+            Err(EngineError::OutOfMemory { .. }) => Some(false),
             Err(failure) => panic!("a value of the table's length is refused: {failure:?}"),
         }
     }

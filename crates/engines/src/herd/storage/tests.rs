@@ -187,7 +187,7 @@ impl Pair {
 
     fn add(&mut self, key: Vec<u8>, add: u64) {
         let answer = self.ask(&key, Operation::FetchAdd(add), |outcome, held| match outcome? {
-            Outcome::Before(before) => {
+            Outcome::Scalar(before) => {
                 if let Some(held) = held
                     && before.to_le_bytes()[..] != held.value
                 {

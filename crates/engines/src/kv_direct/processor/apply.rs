@@ -2,12 +2,13 @@
 
 use super::op_context::{AtHand, OpContext, word};
 use super::{Clock, Job, Processor};
-use crate::kv_direct::operation::{Action, Failure, Function, Lambda, Reply};
+use crate::error::EngineError;
+use crate::functions::{Function, Lambda};
 use crate::kv_direct::storage::Lookup;
 use crate::kv_direct::vector::{self, UserFunctions};
 use crate::limits::{DAEMON_TURNS_MAX, STORES_MAX};
 use crate::lines::{HostMemory, pending_once};
-use crate::operation::{Expect, PutOptions};
+use crate::operation::{Expect, Operation, Outcome, PutOptions};
 use crate::planted::{self, Bug};
 
 /// The longest value that is kept at hand after it was stored.
@@ -18,62 +19,71 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     pub(super) async fn apply(&self, lookup: &mut Lookup, job: &J, context: &mut OpContext) {
         let expires_at_ms = context.expires_at_ms.filter(|_| !planted::is(Bug::ExpiredSeen));
         if context.is_there() && expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
-            let is_shared = job.action().is_read() && !self.claims(job);
+            let is_shared = job.operation().is_read() && !self.claims(job);
             if is_shared && !planted::is(Bug::ReadsRemoveExpired) {
                 // Other operations may be reading the bucket: the next operation that changes the
                 // key removes the value.
                 context.at_hand = AtHand::Absent;
             } else if let Err(failure) = self.remove(lookup, context).await {
-                return job.answer(Reply::Failed(failure));
+                return job.answer(Err(failure));
             }
         }
-        let applied = match job.action() {
-            Action::Get => Ok(if context.is_there() { context.found() } else { Reply::Absent }),
-            Action::Contains => Ok(Reply::Contained(context.is_there())),
-            Action::Put { value, options } => {
+        let applied = match job.operation() {
+            Operation::Get => {
+                Ok(if context.is_there() { context.found() } else { Outcome::Absent })
+            }
+            Operation::Contains => Ok(Outcome::Contained(context.is_there())),
+            Operation::Put { value, options } => {
                 self.put(lookup, job.key(), context, value, options).await
             }
-            Action::PutIf { value, expect, options } => {
+            Operation::PutIf { value, expect, options } => {
                 self.put_if(lookup, job.key(), context, value, expect, options).await
             }
-            Action::Append(bytes) => {
+            Operation::Append(bytes) => {
                 let value = [context.value(), bytes].concat();
                 let expires_at_ms = context.expires_at_ms.filter(|_| context.is_there());
                 self.put(lookup, job.key(), context, &value, PutOptions { expires_at_ms }).await
             }
-            Action::Touch { of, options } => {
+            Operation::Touch { of, options } => {
                 self.touch(lookup, job.key(), context, of, options).await
             }
-            Action::GetAndTouch(options) => {
+            Operation::GetAndTouch(options) => {
                 self.get_and_touch(lookup, job.key(), context, options).await
             }
-            Action::Delete { of } => self.delete(lookup, context, of).await,
-            Action::Update(lambda) => self.update(lookup, job.key(), context, &lambda).await,
-            _ if !context.is_there() => Ok(Reply::Absent),
-            Action::UpdateAll { lambda, returns } => {
+            Operation::Delete { of } => self.delete(lookup, context, of).await,
+            Operation::FetchAdd(add) => {
+                let added = self.update(lookup, job.key(), context, &Lambda::adds(add)).await;
+                added.map_err(|error| match error {
+                    EngineError::NotAVector { len, .. } => EngineError::NotACounter { len },
+                    error => error,
+                })
+            }
+            Operation::Update(lambda) => self.update(lookup, job.key(), context, &lambda).await,
+            _ if !context.is_there() => Ok(Outcome::Absent),
+            Operation::UpdateAll { lambda, returns } => {
                 let functions = &self.functions;
                 self.update_vector(context, &lambda, returns, |value| {
                     vector::update_all(&lambda, value, functions)
                 })
             }
-            Action::UpdateEach { lambda, operands, returns } => {
+            Operation::UpdateEach { lambda, operands, returns } => {
                 let functions = &self.functions;
                 self.update_vector(context, &lambda, returns, |value| {
                     vector::update_each(&lambda, operands, value, functions)
                 })
             }
-            Action::Reduce(lambda) => {
-                vector::reduce(&lambda, context.value(), &self.functions).map(Reply::Scalar)
+            Operation::Reduce(lambda) => {
+                vector::reduce(&lambda, context.value(), &self.functions).map(Outcome::Scalar)
             }
-            Action::Filter(lambda) => {
+            Operation::Filter(lambda) => {
                 let mut kept = std::mem::take(&mut context.before);
                 kept.clear();
                 let filtered = vector::filter(&lambda, context.value(), &mut kept, &self.functions);
                 context.before = kept;
-                filtered.map(|()| Reply::Vector(&context.before))
+                filtered.map(|()| Outcome::Vector(&context.before))
             }
         };
-        job.answer(applied.unwrap_or_else(Reply::Failed));
+        job.answer(applied);
     }
 
     async fn delete(
@@ -81,17 +91,21 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         lookup: &mut Lookup,
         context: &mut OpContext,
         of: Option<u64>,
-    ) -> Result<Reply<'static>, Failure> {
+    ) -> Result<Outcome<'static>, EngineError> {
         if of.is_some() && !self.settings.versions {
-            return Err(Failure::Unsupported);
+            return Err(EngineError::NoVersions);
         }
         if !context.is_there() || of.is_some_and(|of| of != context.version) {
-            return Ok(Reply::Deleted(false));
+            return Ok(Outcome::Deleted(false));
         }
-        self.remove(lookup, context).await.map(|()| Reply::Deleted(true))
+        self.remove(lookup, context).await.map(|()| Outcome::Deleted(true))
     }
 
-    async fn remove(&self, lookup: &mut Lookup, context: &mut OpContext) -> Result<(), Failure> {
+    async fn remove(
+        &self,
+        lookup: &mut Lookup,
+        context: &mut OpContext,
+    ) -> Result<(), EngineError> {
         self.storage.remove(lookup).await?;
         context.at_hand = AtHand::Absent;
         context.is_dirty = false;
@@ -116,7 +130,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         context: &'d mut OpContext,
         value: &[u8],
         options: PutOptions,
-    ) -> Result<Reply<'d>, Failure> {
+    ) -> Result<Outcome<'d>, EngineError> {
         let (version, expires_at_ms) = (self.version(), options.expires_at_ms);
         let is_short = value.len() <= FORWARD_BYTES_MAX;
         let expires = expires_at_ms.is_some();
@@ -131,7 +145,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             }
             (context.version, context.expires_at_ms, context.is_dirty) =
                 (version, expires_at_ms, true);
-            return Ok(Reply::Stored(version));
+            return Ok(Outcome::Stored(version));
         }
         self.store(lookup, key, value, version, expires_at_ms).await?;
         (context.version, context.expires_at_ms, context.is_dirty) =
@@ -141,7 +155,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         } else if !planted::is(Bug::StaleAtHand) {
             context.at_hand = AtHand::Elsewhere;
         }
-        Ok(Reply::Stored(version))
+        Ok(Outcome::Stored(version))
     }
 
     /// Stores a value. If there is no slab for it, tries again after the host's daemon has merged
@@ -153,13 +167,15 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         value: &[u8],
         version: u64,
         expires_at_ms: Option<u64>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), EngineError> {
         let mut left = STORES_MAX;
         loop {
             let stored = self.storage.store(lookup, key, value, version, expires_at_ms).await;
             left -= 1;
             match stored {
-                Err(Failure::OutOfMemory { .. }) if left > 0 && self.storage.slabs().starving() => {
+                Err(EngineError::OutOfMemory { .. })
+                    if left > 0 && self.storage.slabs().starving() =>
+                {
                     if !Box::pin(self.merged()).await {
                         return stored;
                     }
@@ -194,15 +210,15 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         value: &[u8],
         expect: Expect,
         options: PutOptions,
-    ) -> Result<Reply<'d>, Failure> {
+    ) -> Result<Outcome<'d>, EngineError> {
         let there = context.is_there().then_some(context.version);
         let as_expected = match expect {
             Expect::Absent => there.is_none(),
-            Expect::Version(_) if !self.settings.versions => return Err(Failure::Unsupported),
+            Expect::Version(_) if !self.settings.versions => return Err(EngineError::NoVersions),
             Expect::Version(version) => there == Some(version),
         };
         if !as_expected {
-            return Ok(Reply::Refused(there));
+            return Ok(Outcome::Refused(there));
         }
         self.put(lookup, key, context, value, options).await
     }
@@ -214,13 +230,13 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         context: &'d mut OpContext,
         of: Option<u64>,
         options: PutOptions,
-    ) -> Result<Reply<'d>, Failure> {
+    ) -> Result<Outcome<'d>, EngineError> {
         if of.is_some() && !self.settings.versions {
-            return Err(Failure::Unsupported);
+            return Err(EngineError::NoVersions);
         }
         let there = context.is_there().then_some(context.version);
         if there.is_none_or(|there| of.is_some_and(|of| of != there)) {
-            return Ok(Reply::Refused(there));
+            return Ok(Outcome::Refused(there));
         }
         let value = context.value().to_vec();
         self.put(lookup, key, context, &value, options).await
@@ -232,9 +248,9 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         key: &[u8],
         context: &'d mut OpContext,
         options: PutOptions,
-    ) -> Result<Reply<'d>, Failure> {
+    ) -> Result<Outcome<'d>, EngineError> {
         if !context.is_there() {
-            return Ok(Reply::Absent);
+            return Ok(Outcome::Absent);
         }
         // A long value is not at hand any more once it was stored.
         let mut value = std::mem::take(&mut context.before);
@@ -244,7 +260,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         context.before = value;
         stored?;
         let (version, expires_at_ms) = (context.version, context.expires_at_ms);
-        Ok(Reply::Found { version, expires_at_ms, value: &context.before })
+        Ok(Outcome::Found { version, expires_at_ms, value: &context.before })
     }
 
     /// `update_scalar2scalar`.
@@ -254,19 +270,22 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         key: &[u8],
         context: &'d mut OpContext,
         lambda: &Lambda,
-    ) -> Result<Reply<'d>, Failure> {
+    ) -> Result<Outcome<'d>, EngineError> {
         let bytes = lambda.element.bytes();
         let before = match context.value() {
             _ if !context.is_there() => 0,
             value if value.len() == bytes => word(value),
             value => {
-                return Err(Failure::NotAVector { len: value.len() as u64, wanted: bytes as u64 });
+                return Err(EngineError::NotAVector {
+                    len: value.len() as u64,
+                    wanted: bytes as u64,
+                });
             }
         };
         let after = vector::scalar(lambda, before, &self.functions)?.to_le_bytes();
         let options = PutOptions::default();
         self.put(lookup, key, context, &after[..bytes], options).await?;
-        Ok(Reply::Scalar(before))
+        Ok(Outcome::Scalar(before))
     }
 
     /// An update of a vector at hand, which keeps its length and so its place.
@@ -275,8 +294,8 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         context: &'d mut OpContext,
         lambda: &Lambda,
         returns: bool,
-        update: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
-    ) -> Result<Reply<'d>, Failure> {
+        update: impl FnOnce(&mut [u8]) -> Result<(), EngineError>,
+    ) -> Result<Outcome<'d>, EngineError> {
         let elements = (context.value().len() / lambda.element.bytes()) as u64;
         let may_fail_midway = matches!(lambda.function, Function::User(_));
         if returns || may_fail_midway {
@@ -297,6 +316,6 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             context.version = self.version();
         }
         context.is_dirty = true;
-        Ok(if returns { Reply::Vector(&context.before) } else { Reply::Updated(elements) })
+        Ok(if returns { Outcome::Vector(&context.before) } else { Outcome::Updated(elements) })
     }
 }

@@ -2,7 +2,6 @@
 
 use super::op_context::{AtHand, OpContext};
 use super::{Clock, Job, Processor};
-use crate::kv_direct::operation::Reply;
 use crate::kv_direct::storage::{Head, Lookup};
 use crate::kv_direct::vector::UserFunctions;
 use crate::lines::{HostMemory, LINE_BYTES};
@@ -17,7 +16,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         let looked_up = self.storage.lookup_from(head, job.hash(), job.key(), &mut context.item);
         let mut lookup = match looked_up.await {
             Ok(lookup) => lookup,
-            Err(failure) => return job.answer(Reply::Failed(failure)),
+            Err(failure) => return job.answer(Err(failure)),
         };
         context.is_dirty = false;
         if lookup.found() {

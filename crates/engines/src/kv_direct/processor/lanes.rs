@@ -212,7 +212,7 @@ where
         // A read that has to wait gets a forwarded value, unless loading its bucket is faster.
         let out_of_order = processor.settings.out_of_order;
         let loads = processor.storage.memory().loads();
-        let shares = (loads || !out_of_order) && job.action().is_read();
+        let shares = (loads || !out_of_order) && job.operation().is_read();
         let mut straight = None;
         if loads && processor.station.borrow().is_free(slot, shares) {
             straight = processor.execute_in_place(group, &job);

@@ -15,7 +15,7 @@
 //! | `straight.rs` | the usual operation on an inline entry, and GETs in a row |
 //! | `execute.rs` | looks up, forwards, writes back |
 //! | `apply.rs` | what each operation does to the value at hand |
-//! | `desk.rs` | the value at hand |
+//! | `op_context.rs` | the value at hand |
 //!
 //! # Invariants
 //! 1. An operation is applied only while its lane has the key's bucket to itself (the station's
@@ -39,12 +39,13 @@ use std::cell::{Cell, RefCell};
 pub use self::lanes::Pipeline;
 use self::lanes::Tray;
 use super::key::KeyHash;
-use super::operation::{Action, Reply};
 use super::station::Station;
 use super::storage::Storage;
 use super::vector::UserFunctions;
+use crate::error::EngineError;
 use crate::limits::{KV_DIRECT_IN_FLIGHT, KV_DIRECT_WAITING};
 use crate::lines::HostMemory;
+use crate::operation::{Operation, Outcome};
 use crate::planted::{self, Bug};
 
 /// One operation, with the place for its result.
@@ -53,10 +54,10 @@ pub trait Job {
     fn hash(&self) -> KeyHash;
     /// The operation's key.
     fn key(&self) -> &[u8];
-    /// The action.
-    fn action(&self) -> Action<'_>;
+    /// The operation.
+    fn operation(&self) -> Operation<'_>;
     /// Takes the result: the operation has taken effect.
-    fn answer(&self, reply: Reply<'_>);
+    fn answer(&self, outcome: Result<Outcome<'_>, EngineError>);
 }
 
 /// The clock of the processor's logic. In one cycle it forwards an operation on a value of one

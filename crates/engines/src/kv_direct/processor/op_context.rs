@@ -1,7 +1,7 @@
 //! The working state of a lane.
 
 use crate::kv_direct::item::Item;
-use crate::kv_direct::operation::Reply;
+use crate::operation::Outcome;
 
 /// The working state of a lane.
 #[derive(Debug, Default)]
@@ -50,9 +50,9 @@ impl OpContext {
         self.at_hand != AtHand::Absent
     }
 
-    pub(super) fn found(&self) -> Reply<'_> {
+    pub(super) fn found(&self) -> Outcome<'_> {
         let (version, expires_at_ms) = (self.version, self.expires_at_ms);
-        Reply::Found { version, expires_at_ms, value: self.value() }
+        Outcome::Found { version, expires_at_ms, value: self.value() }
     }
 
     /// Keeps a copy of a value at hand.

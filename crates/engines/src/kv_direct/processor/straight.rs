@@ -1,12 +1,14 @@
 //! The straight path: an operation on an inline entry, executed in the bucket itself.
 
 use super::{Clock, Job, Processor, op_context};
+use crate::error::EngineError;
+use crate::functions::Lambda;
 use crate::kv_direct::bucket::Bucket;
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::operation::{Action, Reply};
-use crate::kv_direct::storage::Glance;
+use crate::kv_direct::storage::{Glance, InPlace};
 use crate::kv_direct::vector::{self, UserFunctions};
 use crate::lines::HostMemory;
+use crate::operation::{Operation, Outcome};
 
 /// The outcome of an operation on the straight path.
 pub(super) enum Straight {
@@ -28,7 +30,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     pub fn execute_gets<'k>(
         &self,
         key: impl Fn(usize) -> Option<(KeyHash, &'k [u8])>,
-        answer: impl FnMut(&Reply<'_>),
+        answer: impl FnMut(Outcome<'_>),
     ) -> usize {
         let station = self.station.borrow();
         let is_free = |hash| station.is_free(self.slot(self.storage.group(hash), hash), true);
@@ -58,20 +60,20 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
             Glance::Entry(entry) => entry,
             Glance::Unclear => return Straight::No,
             Glance::Further(line) => {
-                return match job.action() {
-                    Action::Get | Action::Contains => Straight::Further(line),
+                return match job.operation() {
+                    Operation::Get | Operation::Contains => Straight::Further(line),
                     _ => Straight::No,
                 };
             }
             Glance::Absent => {
-                let reply = match job.action() {
-                    Action::Get => Reply::Absent,
-                    Action::Contains => Reply::Contained(false),
-                    Action::Delete { of: None } => Reply::Deleted(false),
+                let reply = match job.operation() {
+                    Operation::Get => Outcome::Absent,
+                    Operation::Contains => Outcome::Contained(false),
+                    Operation::Delete { of: None } => Outcome::Deleted(false),
                     _ => return Straight::No,
                 };
                 self.count(|counts| counts.executed += 1);
-                job.answer(reply);
+                job.answer(Ok(reply));
                 return Straight::Done;
             }
         };
@@ -79,39 +81,51 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         if expires_at_ms.is_some_and(|at| at <= self.now_ms.get()) {
             return Straight::No;
         }
-        let (reply, straight) = match job.action() {
-            Action::Get => {
+        let (reply, straight) = match job.operation() {
+            Operation::Get => {
                 let (version, value) = (entry.version(), entry.value());
-                (Reply::Found { version, expires_at_ms, value }, Straight::Done)
+                (Ok(Outcome::Found { version, expires_at_ms, value }), Straight::Done)
             }
-            Action::Contains => (Reply::Contained(true), Straight::Done),
-            Action::Put { value, options }
+            Operation::Contains => (Ok(Outcome::Contained(true)), Straight::Done),
+            Operation::Put { value, options }
                 if value.len() == entry.value().len()
                     && options.expires_at_ms.is_some() == expires_at_ms.is_some() =>
             {
                 let version = self.version();
                 entry.value_mut().copy_from_slice(value);
                 entry.stamp(version, options.expires_at_ms);
-                (Reply::Stored(version), Straight::Changed)
+                (Ok(Outcome::Stored(version)), Straight::Changed)
             }
-            Action::Update(lambda)
+            Operation::FetchAdd(add) if entry.value().len() == 8 && expires_at_ms.is_none() => {
+                self.update_in_place(&mut entry, &Lambda::adds(add))
+            }
+            Operation::Update(lambda)
                 if entry.value().len() == lambda.element.bytes() && expires_at_ms.is_none() =>
             {
-                let before = op_context::word(entry.value());
-                match vector::scalar(&lambda, before, &self.functions) {
-                    Ok(after) => {
-                        let value = entry.value_mut();
-                        value.copy_from_slice(&after.to_le_bytes()[..value.len()]);
-                        entry.stamp(self.version(), None);
-                        (Reply::Scalar(before), Straight::Changed)
-                    }
-                    Err(failure) => (Reply::Failed(failure), Straight::Done),
-                }
+                self.update_in_place(&mut entry, &lambda)
             }
             _ => return Straight::No,
         };
         self.count(|counts| counts.executed += 1);
         job.answer(reply);
         straight
+    }
+
+    #[inline(always)]
+    fn update_in_place<'e>(
+        &self,
+        entry: &mut InPlace<'_>,
+        lambda: &Lambda,
+    ) -> (Result<Outcome<'e>, EngineError>, Straight) {
+        let before = op_context::word(entry.value());
+        match vector::scalar(lambda, before, &self.functions) {
+            Ok(after) => {
+                let value = entry.value_mut();
+                value.copy_from_slice(&after.to_le_bytes()[..value.len()]);
+                entry.stamp(self.version(), None);
+                (Ok(Outcome::Scalar(before)), Straight::Changed)
+            }
+            Err(error) => (Err(error), Straight::Done),
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! Finding an entry.
 
 use super::{LINE_PLACES, Storage};
+use crate::error::EngineError;
 use crate::kv_direct::bucket::{Bucket, Pointer};
+use crate::kv_direct::damaged;
 use crate::kv_direct::header::Header;
 use crate::kv_direct::item::{Home, Item, Probe};
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::operation::Failure;
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::limits::KV_DIRECT_READ_BYTES_MAX;
 use crate::lines::{HostMemory, LINE_BYTES, Purpose};
@@ -64,14 +65,14 @@ impl<H: HostMemory> Storage<H> {
     /// Looks for the entry of `key`, whose hash is `hash`, and fills `item` if there is one.
     ///
     /// # Errors
-    /// [`Failure::Unsupported`] if the table takes no keys of this length, [`Failure::Damaged`].
+    /// [`EngineError::Unsupported`] if the table takes no keys of this length, [`EngineError::Damaged`].
     #[inline]
     pub async fn lookup(
         &self,
         hash: KeyHash,
         key: &[u8],
         item: &mut Item,
-    ) -> Result<Lookup, Failure> {
+    ) -> Result<Lookup, EngineError> {
         let head = self.head(hash).await;
         self.lookup_from(head, hash, key, item).await
     }
@@ -87,9 +88,9 @@ impl<H: HostMemory> Storage<H> {
         hash: KeyHash,
         key: &[u8],
         item: &mut Item,
-    ) -> Result<Lookup, Failure> {
+    ) -> Result<Lookup, EngineError> {
         if !self.format.admits(key) {
-            return Err(Failure::Unsupported);
+            return Err(EngineError::Unsupported);
         }
         let secondary = hash.secondary();
         let wanted = Wanted { key, probe: Probe::new(&self.format, key), secondary };
@@ -107,7 +108,7 @@ impl<H: HostMemory> Storage<H> {
         mut lookup: Lookup,
         wanted: &Wanted<'_>,
         item: &mut Item,
-    ) -> Result<Lookup, Failure> {
+    ) -> Result<Lookup, EngineError> {
         let mut before = lookup.here;
         // A chain that is longer than the memory is a cycle.
         for _ in 0..self.lines {
@@ -124,15 +125,15 @@ impl<H: HostMemory> Storage<H> {
             }
             before = here;
         }
-        Err(Failure::Damaged)
+        Err(damaged())
     }
 
     /// The line of a chained bucket.
-    pub(super) fn chained_line(&self, place: u32) -> Result<u32, Failure> {
+    pub(super) fn chained_line(&self, place: u32) -> Result<u32, EngineError> {
         let line = place / LINE_PLACES;
         let is_one =
             place.is_multiple_of(LINE_PLACES) && (self.buckets..self.lines).contains(&line);
-        if is_one { Ok(line) } else { Err(Failure::Damaged) }
+        if is_one { Ok(line) } else { Err(damaged()) }
     }
 
     /// Looks for the entry in one bucket.
@@ -142,12 +143,12 @@ impl<H: HostMemory> Storage<H> {
         bucket: &Bucket,
         wanted: &Wanted<'_>,
         item: &mut Item,
-    ) -> Result<Option<Home>, Failure> {
+    ) -> Result<Option<Home>, EngineError> {
         let mut candidates = wanted.probe.candidates(bucket);
         while candidates != 0 {
             let slot = candidates.trailing_zeros();
             candidates &= candidates - 1;
-            let inline = bucket.inline(slot).ok_or(Failure::Damaged)?;
+            let inline = bucket.inline(slot).ok_or_else(damaged)?;
             item.room(1, 0)[0] = bucket.line();
             let (body, home) = (inline.at..inline.at + inline.len, Home::Inline { slot });
             if item.become_entry(&self.format, wanted.key, body, inline.expires, home)? {
@@ -173,10 +174,10 @@ impl<H: HostMemory> Storage<H> {
         pointer: Pointer,
         key: &[u8],
         item: &mut Item,
-    ) -> Result<Option<Home>, Failure> {
-        let place = Place::new(pointer.place).ok_or(Failure::Damaged)?;
+    ) -> Result<Option<Home>, EngineError> {
+        let place = Place::new(pointer.place).ok_or_else(damaged)?;
         let first = Class::new(pointer.kind.min(Header::SMALL_CLASS.number()));
-        let first = self.slab_lines(place, first.ok_or(Failure::Damaged)?)?;
+        let first = self.slab_lines(place, first.ok_or_else(damaged)?)?;
         let at = place.number() / LINE_PLACES;
         match item.room(first, 0) {
             [line] => *line = self.memory.read_line(Purpose::Data, at).await,
@@ -185,7 +186,7 @@ impl<H: HostMemory> Storage<H> {
         // A slab of 32 bytes can be the second half of its line.
         let start = (place.number() % LINE_PLACES) as usize * PLACE_BYTES as usize;
         let read = &item.bytes()[start..first * LINE_BYTES];
-        let header = Header::read(pointer.kind, read).ok_or(Failure::Damaged)?;
+        let header = Header::read(pointer.kind, read).ok_or_else(damaged)?;
         let body = start + Header::bytes(header.class);
         let end = body + header.body_bytes as usize;
         if pointer.kind == Header::LARGE_KIND {
@@ -208,12 +209,12 @@ impl<H: HostMemory> Storage<H> {
     /// The number of lines in which the slab of this class at this place lies. All of them have to
     /// exist.
     #[inline(always)]
-    pub(super) fn slab_lines(&self, place: Place, class: Class) -> Result<usize, Failure> {
+    pub(super) fn slab_lines(&self, place: Place, class: Class) -> Result<usize, EngineError> {
         let lines = class.bytes().div_ceil(LINE_BYTES as u64);
         let at = u64::from(place.number() / LINE_PLACES);
         let is_inside = at >= self.buckets.into() && at + lines <= self.lines.into();
         let is_aligned = place.number().is_multiple_of(class.places());
-        if is_inside && is_aligned { Ok(lines as usize) } else { Err(Failure::Damaged) }
+        if is_inside && is_aligned { Ok(lines as usize) } else { Err(damaged()) }
     }
 }
 

@@ -15,8 +15,8 @@ use super::{Storage, word_at};
 use crate::kv_direct::bucket::Bucket;
 use crate::kv_direct::item::Parts;
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::operation::Reply;
 use crate::lines::{HostMemory, LINE_BYTES, Line, Purpose};
+use crate::operation::Outcome;
 
 /// Keys that go through the stages together.
 const KEYS_MAX: usize = 64;
@@ -56,12 +56,12 @@ impl Fields {
 
     /// The value, if it has not expired.
     #[inline(always)]
-    fn value(self, line: &Line, now_ms: u64) -> Option<Reply<'_>> {
+    fn value(self, line: &Line, now_ms: u64) -> Option<Outcome<'_>> {
         let word = |at| (at != NOWHERE).then(|| word_at(&line.0, usize::from(at)));
         let (version, expires_at_ms) = (word(self.version_at).unwrap_or(0), word(self.expiry_at));
         let value = &line.0[usize::from(self.value_at)..usize::from(self.end)];
         let has_expired = expires_at_ms.is_some_and(|at| at <= now_ms);
-        (!has_expired).then_some(Reply::Found { version, expires_at_ms, value })
+        (!has_expired).then_some(Outcome::Found { version, expires_at_ms, value })
     }
 }
 
@@ -74,7 +74,7 @@ impl<H: HostMemory> Storage<H> {
         &self,
         key: impl Fn(usize) -> Option<(KeyHash, &'k [u8])>,
         now_ms: u64,
-        mut answer: impl FnMut(&Reply<'_>),
+        mut answer: impl FnMut(Outcome<'_>),
     ) -> usize {
         let answered = self.memory.in_place(|lines, counts| {
             let mut spots = [Spot::Absent; KEYS_MAX];
@@ -101,11 +101,11 @@ impl<H: HostMemory> Storage<H> {
                     Some(Spot::Entry { line, fields }) => {
                         fields.value(&lines[line as usize], now_ms)
                     }
-                    Some(Spot::Absent) => Some(Reply::Absent),
+                    Some(Spot::Absent) => Some(Outcome::Absent),
                     Some(Spot::Further(_)) | None => None,
                 };
                 let Some(reply) = reply else { break };
-                answer(&reply);
+                answer(reply);
                 answered += 1;
             }
             counts.read_each(Purpose::Index, buckets);

@@ -1,10 +1,11 @@
 //! Writing and removing an entry.
 
 use super::{BUCKET_CLASS, Head, LINE_PLACES, Lookup, Storage};
+use crate::error::EngineError;
 use crate::kv_direct::bucket::{Bucket, Pointer, SLOTS, slots_for};
+use crate::kv_direct::damaged;
 use crate::kv_direct::header::Header;
 use crate::kv_direct::item::{Draft, Home, Item};
-use crate::kv_direct::operation::Failure;
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::limits::KV_DIRECT_KEPT_LINES_MAX;
 use crate::lines::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
@@ -16,7 +17,7 @@ impl<H: HostMemory> Storage<H> {
     /// nothing. Afterwards `lookup` is up to date.
     ///
     /// # Errors
-    /// [`Failure::TooLong`], [`Failure::OutOfMemory`]; then nothing has changed.
+    /// [`EngineError::ValueTooLong`], [`EngineError::OutOfMemory`]; then nothing has changed.
     #[inline]
     pub async fn store(
         &self,
@@ -25,11 +26,11 @@ impl<H: HostMemory> Storage<H> {
         value: &[u8],
         version: u64,
         expires_at_ms: Option<u64>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), EngineError> {
         let draft = Draft { key, value, version, expires_at_ms };
         let (len, max) = (value.len() as u64, self.value_bytes_max);
         if len > max {
-            return Err(Failure::TooLong { len, max });
+            return Err(EngineError::ValueTooLong { len, max });
         }
         let len = self.format.body_bytes(key.len(), value.len(), expires_at_ms.is_some());
         match lookup.found {
@@ -72,7 +73,7 @@ impl<H: HostMemory> Storage<H> {
         home: Home,
         draft: &Draft<'_>,
         len: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), EngineError> {
         let slot = home.slot();
         let now = if self.fits_inline(lookup, len) {
             let bucket = &mut lookup.here.bucket;
@@ -114,7 +115,7 @@ impl<H: HostMemory> Storage<H> {
         lookup: &mut Lookup,
         draft: &Draft<'_>,
         len: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), EngineError> {
         let is_inline = len <= self.inline_bytes_max;
         let slots = if is_inline { slots_for(len as usize) } else { 1 };
         let slab = if is_inline {
@@ -180,7 +181,7 @@ impl<H: HostMemory> Storage<H> {
     /// `lookup` filled: the entry is written back from `item`.
     ///
     /// # Errors
-    /// [`Failure::OutOfMemory`] if the entry expires now and did not before, or was stored in the
+    /// [`EngineError::OutOfMemory`] if the entry expires now and did not before, or was stored in the
     /// meantime.
     #[inline]
     pub async fn rewrite(
@@ -189,7 +190,7 @@ impl<H: HostMemory> Storage<H> {
         item: &mut Item,
         version: u64,
         expires_at_ms: Option<u64>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), EngineError> {
         let keeps_layout = lookup.found == item.home() && item.expires() == expires_at_ms.is_some();
         match lookup.found.filter(|_| keeps_layout) {
             Some(Home::Inline { slot }) if self.is_inline_as(lookup, slot, item) => {
@@ -219,7 +220,7 @@ impl<H: HostMemory> Storage<H> {
     }
 
     /// Removes the entry that `lookup` found, if it found one. Afterwards `lookup` is up to date.
-    pub async fn remove(&self, lookup: &mut Lookup) -> Result<(), Failure> {
+    pub async fn remove(&self, lookup: &mut Lookup) -> Result<(), EngineError> {
         let Some(home) = lookup.found.take() else {
             return Ok(());
         };
@@ -229,7 +230,7 @@ impl<H: HostMemory> Storage<H> {
         match before.filter(|_| is_empty) {
             // An empty bucket leaves the chain: the bucket before it is written instead of it.
             Some(mut before) => {
-                let empty = Place::new(lookup.here.place()).ok_or(Failure::Damaged)?;
+                let empty = Place::new(lookup.here.place()).ok_or_else(damaged)?;
                 let next = lookup.here.bucket.next().filter(|_| !planted::is(Bug::ChainIsCut));
                 before.bucket.set_next(next);
                 (lookup.here, lookup.other) = (before, None);
@@ -305,16 +306,19 @@ impl<H: HostMemory> Storage<H> {
         }
     }
 
-    fn class_for(&self, len: u64) -> Result<Class, Failure> {
+    fn class_for(&self, len: u64) -> Result<Class, EngineError> {
         Header::class_for(len).ok_or(self.no_room(len))
     }
 
-    fn out_of_memory(&self, class: Class) -> Failure {
+    fn out_of_memory(&self, class: Class) -> EngineError {
         self.no_room(class.bytes())
     }
 
-    fn no_room(&self, bytes: u64) -> Failure {
-        Failure::OutOfMemory { bytes, capacity: u64::from(self.memory.lines()) * LINE_BYTES as u64 }
+    fn no_room(&self, bytes: u64) -> EngineError {
+        EngineError::OutOfMemory {
+            bytes,
+            capacity: u64::from(self.memory.lines()) * LINE_BYTES as u64,
+        }
     }
 }
 

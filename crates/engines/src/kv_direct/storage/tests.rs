@@ -6,11 +6,12 @@ use loch_fabric::lanes::{block_on, run};
 use proptest::prelude::*;
 
 use super::{Options, Plan, Storage};
+use crate::error::EngineError;
 use crate::kv_direct::item::Item;
 use crate::kv_direct::key::KeyHash;
-use crate::kv_direct::operation::{Failure, Reply};
 use crate::kv_direct::slab::SlabDaemon;
 use crate::lines::{Counts, HostMemory, LINE_BYTES, Line, Near, Purpose};
+use crate::operation::Outcome;
 
 const SEED: u64 = 11;
 
@@ -69,7 +70,7 @@ impl Checked {
                             let version = version * u64::from(self.versions);
                             self.model.insert(key.clone(), (value.clone(), version, *expires));
                         }
-                        Err(Failure::OutOfMemory { .. }) => assert!(!stays, "{step:?} failed"),
+                        Err(EngineError::OutOfMemory { .. }) => assert!(!stays, "{step:?} failed"),
                         Err(failure) => panic!("{step:?}: {failure:?}"),
                     }
                 }
@@ -85,7 +86,7 @@ impl Checked {
                     let value = item.value().to_vec();
                     match block_on(storage.rewrite(&mut lookup, item, *version, *expires)) {
                         Ok(()) => *known = (value, version * u64::from(self.versions), *expires),
-                        Err(Failure::OutOfMemory { .. }) => {
+                        Err(EngineError::OutOfMemory { .. }) => {
                             item.value_mut().iter_mut().for_each(|byte| *byte = !*byte);
                         }
                         Err(failure) => panic!("{step:?}: {failure:?}"),
@@ -118,8 +119,8 @@ impl Checked {
             let nth = |number: usize| known.get(from + number);
             let key_of =
                 |number: usize| nth(number).map(|(key, _)| (KeyHash::of(SEED, key), &key[..]));
-            let answered = self.storage.get_each(key_of, NOW_MS, |reply| match *reply {
-                Reply::Found { version, expires_at_ms, value } => {
+            let answered = self.storage.get_each(key_of, NOW_MS, |reply| match reply {
+                Outcome::Found { version, expires_at_ms, value } => {
                     replies.push((value.to_vec(), version, expires_at_ms));
                 }
                 reply => panic!("{reply:?} for a key that is there"),
@@ -150,7 +151,7 @@ impl Checked {
         assert_eq!((report.entries, report.item_bytes), expected);
     }
 
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
         let (hash, item) = (KeyHash::of(SEED, key), &mut self.item);
         block_on(async {
             let mut lookup = self.storage.lookup(hash, key, item).await?;
@@ -343,13 +344,13 @@ fn a_full_table_keeps_what_it_has() {
 #[test]
 fn what_a_table_does_not_take_is_refused() {
     let mut table = Checked::new(&Options { value_bytes_max: 100, ..options(64) });
-    let too_long = Failure::TooLong { len: 101, max: 100 };
+    let too_long = EngineError::ValueTooLong { len: 101, max: 100 };
     assert_eq!(table.put(b"some key", &[0; 101]), Err(too_long));
-    assert_eq!(table.put(b"key", &[0; 1]), Err(Failure::Unsupported));
+    assert_eq!(table.put(b"key", &[0; 1]), Err(EngineError::Unsupported));
     table.put(b"some key", &[0; 100]).unwrap();
     let mut table = Checked::new(&Options { key_bytes: None, ..options(64) });
-    assert_eq!(table.put(b"", &[0; 1]), Err(Failure::Unsupported));
-    let too_much = Failure::OutOfMemory { bytes: 16384, capacity: 4096 };
+    assert_eq!(table.put(b"", &[0; 1]), Err(EngineError::Unsupported));
+    let too_much = EngineError::OutOfMemory { bytes: 16384, capacity: 4096 };
     assert_eq!(table.put(b"key", &[0; 10_000]), Err(too_much));
     table.check();
 }
@@ -412,7 +413,7 @@ proptest! {
             match lookup {
                 Ok(lookup) if lookup.found() => prop_assert_eq!(item.key(), &key[..]),
                 Ok(_) => (),
-                Err(failure) => prop_assert_eq!(failure, Failure::Damaged),
+                Err(failure) => prop_assert_eq!(failure, crate::kv_direct::damaged()),
             }
         }
         table.storage.check(SEED);

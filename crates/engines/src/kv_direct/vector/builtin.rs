@@ -8,7 +8,8 @@
 use std::ops::{BitAnd, BitOr, BitXor};
 
 use super::number::Number;
-use crate::kv_direct::operation::{Builtin, Element, Failure, Lambda};
+use crate::error::EngineError;
+use crate::functions::{Builtin, Element, Lambda};
 
 /// Numbers that a reduction processes at a time, if it may choose the order.
 const LANES: usize = 16;
@@ -32,7 +33,7 @@ trait Work {
 
 /// Does `work` with a function on elements of its kind.
 #[inline(always)]
-fn with<W: Work>(function: Builtin, lambda: &Lambda, work: W) -> Result<W::Output, Failure> {
+fn with<W: Work>(function: Builtin, lambda: &Lambda, work: W) -> Result<W::Output, EngineError> {
     match lambda.element {
         Element::U8 => integer::<u8, u8, W>(function, lambda, work),
         Element::U16 => integer::<u16, u16, W>(function, lambda, work),
@@ -53,7 +54,7 @@ fn integer<T: Number, B, W: Work>(
     function: Builtin,
     lambda: &Lambda,
     work: W,
-) -> Result<W::Output, Failure>
+) -> Result<W::Output, EngineError>
 where
     B: Number + BitAnd<Output = B> + BitOr<Output = B> + BitXor<Output = B>,
 {
@@ -74,7 +75,7 @@ fn float<T: Number, B: Number, W: Work>(
     function: Builtin,
     lambda: &Lambda,
     work: W,
-) -> Result<W::Output, Failure> {
+) -> Result<W::Output, EngineError> {
     Ok(match function {
         Builtin::Add | Builtin::SaturatingAdd => work.run(T::plus),
         Builtin::Subtract | Builtin::SaturatingSubtract => work.run(T::minus),
@@ -88,7 +89,7 @@ fn ordered<T: Number, B: Number, W: Work>(
     function: Builtin,
     lambda: &Lambda,
     work: W,
-) -> Result<W::Output, Failure> {
+) -> Result<W::Output, EngineError> {
     Ok(match function {
         Builtin::Max => work.run_in_any_order(|v: T, d: T| if d > v { d } else { v }),
         Builtin::Min => work.run_in_any_order(|v: T, d: T| if d < v { d } else { v }),
@@ -97,7 +98,7 @@ fn ordered<T: Number, B: Number, W: Work>(
             let expected = B::of_word(lambda.second);
             work.run(move |v: B, d: B| if v == expected { d } else { v })
         }
-        _ => return Err(Failure::Unfit),
+        _ => return Err(EngineError::UnfitFunction),
     })
 }
 
@@ -117,7 +118,7 @@ impl Work for Scalar {
 
 /// See [`super::scalar`].
 #[inline]
-pub(super) fn scalar(function: Builtin, lambda: &Lambda, old: u64) -> Result<u64, Failure> {
+pub(super) fn scalar(function: Builtin, lambda: &Lambda, old: u64) -> Result<u64, EngineError> {
     // The usual case of sequencers and counters, with one operation after another on one key.
     if function == Builtin::Add && lambda.element == Element::U64 {
         return Ok(old.wrapping_add(lambda.operand));
@@ -147,7 +148,7 @@ pub(super) fn update_all(
     function: Builtin,
     lambda: &Lambda,
     value: &mut [u8],
-) -> Result<(), Failure> {
+) -> Result<(), EngineError> {
     with(function, lambda, All { value, operand: lambda.operand })
 }
 
@@ -174,7 +175,7 @@ pub(super) fn update_each(
     lambda: &Lambda,
     operands: &[u8],
     value: &mut [u8],
-) -> Result<(), Failure> {
+) -> Result<(), EngineError> {
     with(function, lambda, Each { value, operands })
 }
 
@@ -216,7 +217,7 @@ fn in_lanes<T: Number>(value: &[u8], start: T, function: impl Fn(T, T) -> T + Co
 }
 
 /// See [`super::reduce`].
-pub(super) fn reduce(function: Builtin, lambda: &Lambda, value: &[u8]) -> Result<u64, Failure> {
+pub(super) fn reduce(function: Builtin, lambda: &Lambda, value: &[u8]) -> Result<u64, EngineError> {
     let sums = matches!(
         function,
         Builtin::Add | Builtin::SaturatingAdd | Builtin::Subtract | Builtin::SaturatingSubtract
@@ -236,7 +237,7 @@ pub(super) fn filter(
     lambda: &Lambda,
     value: &[u8],
     out: &mut Vec<u8>,
-) -> Result<(), Failure> {
+) -> Result<(), EngineError> {
     match lambda.element {
         Element::U8 => filter_of::<u8>(function, lambda, value, out),
         Element::U16 => filter_of::<u16>(function, lambda, value, out),
@@ -256,14 +257,14 @@ fn filter_of<T: Number>(
     lambda: &Lambda,
     value: &[u8],
     out: &mut Vec<u8>,
-) -> Result<(), Failure> {
+) -> Result<(), EngineError> {
     let operand = T::of_word(lambda.operand);
     match function {
         Builtin::Equal => keep::<T>(value, out, |v| v == operand),
         Builtin::NotEqual => keep::<T>(value, out, |v| v != operand),
         Builtin::Less => keep::<T>(value, out, |v| v < operand),
         Builtin::Greater => keep::<T>(value, out, |v| v > operand),
-        _ => return Err(Failure::Unfit),
+        _ => return Err(EngineError::UnfitFunction),
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 //!
 //! * Integers wrap, unless the function says that it saturates. Floats do neither: they become
 //!   infinite, so for floats the saturating functions are the plain ones.
-//! * Bitwise functions are for integers only: with floats such a function is [`Failure::Unfit`].
+//! * Bitwise functions are for integers only: with floats such a function is [`EngineError::UnfitFunction`].
 //! * Floats compare as IEEE 754 says, so a NaN is neither equal to, less than nor greater than any
 //!   number. MAX is `d` if it is greater than `v`, otherwise `v`; MIN likewise. An operand that is
 //!   NaN changes nothing, an element that is NaN stays, and of 0 and -0 the element stays.
@@ -23,7 +23,7 @@
 //!
 //! # Invariants
 //! 1. A failed operation changes nothing: neither the value, nor what a filter has put out so far.
-//! 2. A value is [`Failure::NotAVector`], whatever the function, if its length is not a multiple of
+//! 2. A value is [`EngineError::NotAVector`], whatever the function, if its length is not a multiple of
 //!    the element's, or differs from the length of a vector of operands. A value without elements
 //!    is a vector.
 
@@ -32,7 +32,8 @@ mod number;
 #[cfg(test)]
 mod tests;
 
-use super::operation::{Failure, Function, Lambda};
+use crate::error::EngineError;
+use crate::functions::{Function, Lambda};
 
 pub use crate::functions::{Operands, UserFunctions};
 
@@ -40,9 +41,9 @@ pub use crate::functions::{Operands, UserFunctions};
 /// has. The other bits of the result are zero.
 ///
 /// # Errors
-/// As [`UserFunctions`], and [`Failure::Unfit`].
+/// As [`UserFunctions`], and [`EngineError::UnfitFunction`].
 #[inline]
-pub fn scalar(lambda: &Lambda, old: u64, user: &impl UserFunctions) -> Result<u64, Failure> {
+pub fn scalar(lambda: &Lambda, old: u64, user: &impl UserFunctions) -> Result<u64, EngineError> {
     match lambda.function {
         Function::Builtin(function) => builtin::scalar(function, lambda, old),
         Function::User(number) => {
@@ -59,12 +60,12 @@ pub fn scalar(lambda: &Lambda, old: u64, user: &impl UserFunctions) -> Result<u6
 /// Replaces each element by the function's result for it and the lambda's operand.
 ///
 /// # Errors
-/// As [`UserFunctions`], and [`Failure::NotAVector`] or [`Failure::Unfit`].
+/// As [`UserFunctions`], and [`EngineError::NotAVector`] or [`EngineError::UnfitFunction`].
 pub fn update_all(
     lambda: &Lambda,
     value: &mut [u8],
     user: &impl UserFunctions,
-) -> Result<(), Failure> {
+) -> Result<(), EngineError> {
     check(lambda, value)?;
     match lambda.function {
         Function::Builtin(function) => builtin::update_all(function, lambda, value),
@@ -83,11 +84,11 @@ pub fn update_each(
     operands: &[u8],
     value: &mut [u8],
     user: &impl UserFunctions,
-) -> Result<(), Failure> {
+) -> Result<(), EngineError> {
     check(lambda, value)?;
     if operands.len() != value.len() {
         let (len, wanted) = (value.len() as u64, operands.len() as u64);
-        return Err(Failure::NotAVector { len, wanted });
+        return Err(EngineError::NotAVector { len, wanted });
     }
     match lambda.function {
         Function::Builtin(function) => builtin::update_each(function, lambda, operands, value),
@@ -101,7 +102,11 @@ pub fn update_each(
 ///
 /// # Errors
 /// As [`update_all`].
-pub fn reduce(lambda: &Lambda, value: &[u8], user: &impl UserFunctions) -> Result<u64, Failure> {
+pub fn reduce(
+    lambda: &Lambda,
+    value: &[u8],
+    user: &impl UserFunctions,
+) -> Result<u64, EngineError> {
     check(lambda, value)?;
     match lambda.function {
         Function::Builtin(function) => builtin::reduce(function, lambda, value),
@@ -118,7 +123,7 @@ pub fn filter(
     value: &[u8],
     out: &mut Vec<u8>,
     user: &impl UserFunctions,
-) -> Result<(), Failure> {
+) -> Result<(), EngineError> {
     check(lambda, value)?;
     match lambda.function {
         Function::Builtin(function) => builtin::filter(function, lambda, value, out),
@@ -129,12 +134,12 @@ pub fn filter(
 }
 
 /// Whether a value has elements of the lambda's size.
-fn check(lambda: &Lambda, value: &[u8]) -> Result<(), Failure> {
+fn check(lambda: &Lambda, value: &[u8]) -> Result<(), EngineError> {
     match value.len() % lambda.element.bytes() {
         0 => Ok(()),
         _ => {
             let wanted = lambda.element.bytes() as u64;
-            Err(Failure::NotAVector { len: value.len() as u64, wanted })
+            Err(EngineError::NotAVector { len: value.len() as u64, wanted })
         }
     }
 }

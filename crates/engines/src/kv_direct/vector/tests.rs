@@ -5,8 +5,8 @@ use std::cell::Cell;
 use proptest::prelude::*;
 
 use super::*;
+use crate::functions::Builtin;
 use crate::functions::{Element, FunctionFailure};
-use crate::kv_direct::operation::Builtin;
 
 const UPDATES: [Builtin; 11] = [
     Builtin::Add,
@@ -171,12 +171,12 @@ proptest! {
         let mut each = value.clone();
         let all = update_all(&lambda, &mut value[offset..], &());
         let done = update_each(&lambda, &bytes_of(element, &operands), &mut each[offset..], &());
-        prop_assert_eq!(all, done);
+        prop_assert_eq!(&all, &done);
         let want = |d: &dyn Fn(usize) -> u64| -> Option<Vec<u64>> {
             olds.iter().enumerate().map(|(i, v)| expected(&lambda, *v, d(i))).collect()
         };
         if is_unfit(&lambda) {
-            prop_assert_eq!(all, Err(Failure::Unfit));
+            prop_assert_eq!(all, Err(EngineError::UnfitFunction));
             prop_assert_eq!(words_of(element, &value[offset..]), olds);
             return Ok(());
         }
@@ -207,7 +207,7 @@ proptest! {
         let reduced = reduce(&lambda, &bytes_of(element, &elements), &());
         if is_unfit(&lambda) {
             // The same holds without any elements.
-            prop_assert_eq!(reduced, Err(Failure::Unfit));
+            prop_assert_eq!(reduced, Err(EngineError::UnfitFunction));
             return Ok(());
         }
         let sums = function as u8 <= Builtin::SaturatingSubtract as u8;
@@ -276,15 +276,15 @@ fn what_is_no_vector_is_refused_whatever_the_function() {
             let lambda = Lambda { function, element, operand: 1, second: 0 };
             let mut value = vec![1; element.bytes() + 1];
             let (len, wanted) = (value.len() as u64, element.bytes() as u64);
-            let refused = Failure::NotAVector { len, wanted };
-            assert_eq!(update_all(&lambda, &mut value, &()), Err(refused));
-            assert_eq!(update_each(&lambda, &value.clone(), &mut value, &()), Err(refused));
-            assert_eq!(reduce(&lambda, &value, &()), Err(refused));
-            assert_eq!(filter(&lambda, &value, &mut Vec::new(), &()), Err(refused));
+            let refused = EngineError::NotAVector { len, wanted };
+            assert_eq!(update_all(&lambda, &mut value, &()), Err(refused.clone()));
+            assert_eq!(update_each(&lambda, &value.clone(), &mut value, &()), Err(refused.clone()));
+            assert_eq!(reduce(&lambda, &value, &()), Err(refused.clone()));
+            assert_eq!(filter(&lambda, &value, &mut Vec::new(), &()), Err(refused.clone()));
             let mut two = vec![1; element.bytes() * 2];
             let len = two.len() as u64;
             let short = update_each(&lambda, &value[1..], &mut two, &());
-            assert_eq!(short, Err(Failure::NotAVector { len, wanted }));
+            assert_eq!(short, Err(EngineError::NotAVector { len, wanted }));
             assert_eq!((value, two), (vec![1; wanted as usize + 1], vec![1; len as usize]));
         }
     }
@@ -296,15 +296,18 @@ fn filters_are_no_updates_and_updates_no_filters() {
     for element in Element::ALL {
         for function in FILTERS {
             let lambda = lambda(function, element, 1, 1);
-            assert_eq!(update_all(&lambda, &mut value, &()), Err(Failure::Unfit));
-            assert_eq!(update_each(&lambda, &[7; 16], &mut value, &()), Err(Failure::Unfit));
-            assert_eq!(reduce(&lambda, &value, &()), Err(Failure::Unfit));
-            assert_eq!(scalar(&lambda, 7, &()), Err(Failure::Unfit));
+            assert_eq!(update_all(&lambda, &mut value, &()), Err(EngineError::UnfitFunction));
+            assert_eq!(
+                update_each(&lambda, &[7; 16], &mut value, &()),
+                Err(EngineError::UnfitFunction)
+            );
+            assert_eq!(reduce(&lambda, &value, &()), Err(EngineError::UnfitFunction));
+            assert_eq!(scalar(&lambda, 7, &()), Err(EngineError::UnfitFunction));
         }
         for function in UPDATES {
             let mut out = vec![1];
             let lambda = lambda(function, element, 1, 1);
-            assert_eq!(filter(&lambda, &value, &mut out, &()), Err(Failure::Unfit));
+            assert_eq!(filter(&lambda, &value, &mut out, &()), Err(EngineError::UnfitFunction));
             assert_eq!(out, [1]);
         }
     }
@@ -366,10 +369,13 @@ fn functions_of_users_are_asked_by_their_numbers() {
     assert_eq!((reduce(&lambda, &value, &noted), noted.0.take()), (Ok(6), Some((9, 4))));
     assert_eq!(filter(&lambda, &value, &mut out, &noted), Ok(()));
     assert_eq!((&out[..], noted.0.take()), (&b"1234"[..], Some((9, 4))));
-    assert_eq!(scalar(&lambda, 0, &()), Err(Failure::NoFunction(9)));
-    assert_eq!(update_all(&lambda, &mut value, &()), Err(Failure::NoFunction(9)));
-    assert_eq!(update_each(&lambda, b"4321", &mut value, &()), Err(Failure::NoFunction(9)));
-    assert_eq!(reduce(&lambda, &value, &()), Err(Failure::NoFunction(9)));
-    assert_eq!(filter(&lambda, &value, &mut out, &()), Err(Failure::NoFunction(9)));
+    assert_eq!(scalar(&lambda, 0, &()), Err(EngineError::NoFunction { number: 9 }));
+    assert_eq!(update_all(&lambda, &mut value, &()), Err(EngineError::NoFunction { number: 9 }));
+    assert_eq!(
+        update_each(&lambda, b"4321", &mut value, &()),
+        Err(EngineError::NoFunction { number: 9 })
+    );
+    assert_eq!(reduce(&lambda, &value, &()), Err(EngineError::NoFunction { number: 9 }));
+    assert_eq!(filter(&lambda, &value, &mut out, &()), Err(EngineError::NoFunction { number: 9 }));
     assert_eq!((&value, &out[..]), (b"1234", &b"1234"[..]));
 }

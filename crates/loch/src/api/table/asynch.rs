@@ -208,7 +208,7 @@ impl<'a> AsyncTable<'a> {
         let before = match self.table.in_place() {
             Some(client) => client.fetch_add(key, add).await,
             None => {
-                self.table.execute(key, Operation::FetchAdd(add)).await.and_then(Outcome::before)
+                self.table.execute(key, Operation::FetchAdd(add)).await.and_then(Outcome::scalar)
             }
         };
         before.map_err(|e| self.table.error(e))

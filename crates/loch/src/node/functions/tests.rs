@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use loch_engines::kv_direct::operation::{Element, Failure, Function, Lambda};
+use loch_engines::EngineError;
+use loch_engines::functions::{Element, Function, Lambda};
 use loch_engines::kv_direct::vector::{Operands, UserFunctions, filter, reduce, update_all};
 
 use super::*;
@@ -121,12 +122,15 @@ fn a_filter_keeps_what_its_function_says() {
     filter(&lambda, &[1, 2, 3, 4, 255], &mut out, &functions).unwrap();
     assert_eq!(out, [9, 1, 3, 255]);
     let mut value = [1, 2];
-    assert_eq!(update_all(&lambda, &mut value, &functions), Err(Failure::Unfit));
-    assert_eq!(reduce(&lambda, &value, &functions), Err(Failure::Unfit));
+    assert_eq!(update_all(&lambda, &mut value, &functions), Err(EngineError::UnfitFunction));
+    assert_eq!(reduce(&lambda, &value, &functions), Err(EngineError::UnfitFunction));
     let functions = with(FunctionLimits::default(), ADD);
-    assert_eq!(filter(&lambda, &value, &mut out, &functions), Err(Failure::Unfit));
+    assert_eq!(filter(&lambda, &value, &mut out, &functions), Err(EngineError::UnfitFunction));
     let other = Lambda { function: Function::User(2), ..lambda };
-    assert_eq!(update_all(&other, &mut value, &functions), Err(Failure::NoFunction(2)));
+    assert_eq!(
+        update_all(&other, &mut value, &functions),
+        Err(EngineError::NoFunction { number: 2 })
+    );
     assert_eq!((value, &out[..]), ([1, 2], &[9, 1, 3, 255][..]));
 }
 
@@ -156,13 +160,20 @@ fn a_failing_call_is_an_error_to_its_caller_and_nothing_else() {
         let mut value = [1, 2, 3, 13, 5];
         let lambda =
             Lambda { function: Function::User(1), element: Element::U8, operand: 0, second: 0 };
-        let trapped = Failure::Trapped(1);
+        let trapped = EngineError::FunctionFailed { number: 1 };
         for _ in 0..2 {
-            assert_eq!(update_all(&lambda, &mut value, &functions), Err(trapped), "{what}");
+            assert_eq!(update_all(&lambda, &mut value, &functions), Err(trapped.clone()), "{what}");
             assert_eq!(value, [1, 2, 3, 13, 5], "{what}: nothing has changed");
-            assert_eq!(reduce(&Lambda { operand: 13, ..lambda }, &value, &functions), Err(trapped));
+            assert_eq!(
+                reduce(&Lambda { operand: 13, ..lambda }, &value, &functions),
+                Err(trapped.clone())
+            );
             let mut out = vec![7];
-            assert_eq!(filter(&lambda, &value, &mut out, &functions), Err(trapped), "{what}");
+            assert_eq!(
+                filter(&lambda, &value, &mut out, &functions),
+                Err(trapped.clone()),
+                "{what}"
+            );
             assert_eq!(out, [7], "{what}: nor was anything put out");
         }
         // The next call finds the module as if it had just been started.
@@ -190,7 +201,7 @@ fn fuel_grows_with_the_vector_up_to_a_bound() {
     // An addition costs four or five units of fuel.
     assert_eq!(sum(100), Ok(100));
     assert_eq!(sum(250), Ok(250));
-    assert_eq!(sum(2000), Err(Failure::Trapped(1)), "over the bound");
+    assert_eq!(sum(2000), Err(EngineError::FunctionFailed { number: 1 }), "over the bound");
     let unbounded = FunctionLimits { fuel_max: u64::MAX, ..limits };
     let lambda =
         Lambda { function: Function::User(1), element: Element::U8, operand: 0, second: 0 };

@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
+use loch_engines::functions::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::Compute;
-use loch_engines::kv_direct::operation::{Builtin, Element, Function, Lambda};
 use loch_engines::operation::{PutOptions, Value};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::{Buf, Fabric, lanes};

@@ -1,7 +1,11 @@
 //! Packets of replies.
 
+use super::failure::{self, Failure};
 use super::{CODE, EXTRA, Malformed, as_length, length_len, push_length, skip, take, take_length};
-use crate::kv_direct::operation::{Failure, Reply};
+use crate::operation::Outcome;
+
+/// The outcome of an operation, or the reason why it was not done.
+pub type Answered<'a> = Result<Outcome<'a>, Failure>;
 
 /// The reply has an expiry.
 const EXPIRES: u8 = EXTRA;
@@ -9,7 +13,7 @@ const EXPIRES: u8 = EXTRA;
 const SAME_SIZE: u8 = 1 << 6;
 /// The byte starts a run.
 const RUN: u8 = 1 << 7;
-/// Replies of a run.
+/// Outcomes of a run.
 const RUN_MAX: u8 = RUN;
 
 mod status {
@@ -27,16 +31,6 @@ mod status {
     pub const SCALAR: u8 = 12;
     pub const UPDATED: u8 = 13;
     pub const VECTOR: u8 = 14;
-    pub const TOO_LONG: u8 = 16;
-    pub const OUT_OF_MEMORY: u8 = 17;
-    pub const NOT_A_VECTOR: u8 = 18;
-    pub const NO_FUNCTION: u8 = 19;
-    pub const TRAPPED: u8 = 20;
-    pub const UNFIT: u8 = 21;
-    pub const UNSUPPORTED: u8 = 22;
-    pub const MALFORMED: u8 = 23;
-    pub const DAMAGED: u8 = 24;
-    pub const NO_ROOM: u8 = 25;
 }
 
 /// The fields of a reply with a status: the bytes of its words, and the fields below. 0: there is
@@ -64,18 +58,24 @@ const PARTS: [u8; CODE as usize + 1] = {
     parts[status::SCALAR as usize] = KNOWN | 8;
     parts[status::UPDATED as usize] = KNOWN | 8;
     parts[status::VECTOR as usize] = KNOWN | VALUE;
-    parts[status::TOO_LONG as usize] = KNOWN | 16;
-    parts[status::OUT_OF_MEMORY as usize] = KNOWN | 16;
-    parts[status::NOT_A_VECTOR as usize] = KNOWN | 16;
-    parts[status::NO_FUNCTION as usize] = KNOWN | 2;
-    parts[status::TRAPPED as usize] = KNOWN | 2;
-    parts[status::UNFIT as usize] = KNOWN;
-    parts[status::UNSUPPORTED as usize] = KNOWN;
-    parts[status::MALFORMED as usize] = KNOWN;
-    parts[status::DAMAGED as usize] = KNOWN;
-    parts[status::NO_ROOM as usize] = KNOWN;
+    let mut status = failure::status::VALUE_TOO_LONG;
+    while status <= failure::status::UNREACHABLE {
+        parts[status as usize] = KNOWN | failure_words(status);
+        status += 1;
+    }
     parts
 };
+
+/// Bytes of the words of a failure.
+const fn failure_words(status: u8) -> u8 {
+    use failure::status::*;
+    match status {
+        VALUE_TOO_LONG | OUT_OF_MEMORY | NOT_A_VECTOR | INDEX_FULL => 16,
+        TIMEOUT | NOT_A_COUNTER => 8,
+        NO_FUNCTION | FUNCTION_FAILED => 2,
+        _ => 0,
+    }
+}
 
 /// A reply divided into its written parts.
 #[derive(Clone, Copy, Debug)]
@@ -90,48 +90,41 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// The parts of `reply`.
     #[inline(always)]
-    fn of(reply: &Reply<'a>) -> Self {
+    fn of(answered: &Answered<'a>) -> Self {
         let bare = |status| Self { first: status, words: [0; 2], expires_at_ms: 0, value: &[] };
         let one = |status, word| Self { words: [word, 0], ..bare(status) };
         let versioned = |without, with, version: u64| match version {
             0 => bare(without),
             _ => one(with, version),
         };
-        match *reply {
-            Reply::Found { version, expires_at_ms, value } => {
+        let outcome = match answered {
+            Ok(outcome) => outcome,
+            Err(failure) => return Self::failed(*failure),
+        };
+        match *outcome {
+            Outcome::Found { version, expires_at_ms, value } => {
                 let found = versioned(status::FOUND, status::FOUND_VERSION, version);
                 let flag = if expires_at_ms.is_some() { EXPIRES } else { 0 };
                 let (first, expires_at_ms) = (found.first | flag, expires_at_ms.unwrap_or(0));
                 Self { first, expires_at_ms, value, ..found }
             }
-            Reply::Absent => bare(status::ABSENT),
-            Reply::Contained(false) => bare(status::NOT_CONTAINED),
-            Reply::Contained(true) => bare(status::CONTAINED),
-            Reply::Stored(version) => versioned(status::STORED, status::STORED_VERSION, version),
-            Reply::Refused(None) => bare(status::REFUSED),
-            Reply::Refused(Some(version)) => one(status::REFUSED_VERSION, version),
-            Reply::Deleted(false) => bare(status::NOT_DELETED),
-            Reply::Deleted(true) => bare(status::DELETED),
-            Reply::Scalar(scalar) => one(status::SCALAR, scalar),
-            Reply::Updated(count) => one(status::UPDATED, count),
-            Reply::Vector(value) => Self { value, ..bare(status::VECTOR) },
-            Reply::Failed(failure) => Self::failed(failure),
+            Outcome::Absent => bare(status::ABSENT),
+            Outcome::Contained(false) => bare(status::NOT_CONTAINED),
+            Outcome::Contained(true) => bare(status::CONTAINED),
+            Outcome::Stored(version) => versioned(status::STORED, status::STORED_VERSION, version),
+            Outcome::Refused(None) => bare(status::REFUSED),
+            Outcome::Refused(Some(version)) => one(status::REFUSED_VERSION, version),
+            Outcome::Deleted(false) => bare(status::NOT_DELETED),
+            Outcome::Deleted(true) => bare(status::DELETED),
+            Outcome::Scalar(scalar) => one(status::SCALAR, scalar),
+            Outcome::Updated(count) => one(status::UPDATED, count),
+            Outcome::Vector(value) => Self { value, ..bare(status::VECTOR) },
         }
     }
 
+    #[cold]
     fn failed(failure: Failure) -> Self {
-        let (first, words) = match failure {
-            Failure::TooLong { len, max } => (status::TOO_LONG, [len, max]),
-            Failure::OutOfMemory { bytes, capacity } => (status::OUT_OF_MEMORY, [bytes, capacity]),
-            Failure::NotAVector { len, wanted } => (status::NOT_A_VECTOR, [len, wanted]),
-            Failure::NoFunction(number) => (status::NO_FUNCTION, [u64::from(number), 0]),
-            Failure::Trapped(number) => (status::TRAPPED, [u64::from(number), 0]),
-            Failure::Unfit => (status::UNFIT, [0; 2]),
-            Failure::Unsupported => (status::UNSUPPORTED, [0; 2]),
-            Failure::Malformed => (status::MALFORMED, [0; 2]),
-            Failure::Damaged => (status::DAMAGED, [0; 2]),
-            Failure::NoRoom => (status::NO_ROOM, [0; 2]),
-        };
+        let (first, words) = failure.parts();
         Self { first, words, expires_at_ms: 0, value: &[] }
     }
 
@@ -151,17 +144,17 @@ impl<'a> Parts<'a> {
 /// Packs replies into a packet.
 ///
 /// ```
-/// use loch_engines::kv_direct::operation::Reply;
-/// use loch_engines::kv_direct::packet::{Replies, ReplyWriter};
-/// let mut packet = ReplyWriter::default();
+/// use loch_engines::operation::Outcome;
+/// use loch_engines::requests::packet::{Outcomes, OutcomeWriter};
+/// let mut packet = OutcomeWriter::default();
 /// for value in [b"red ", b"blue", b"grey"] {
-///     packet.push(&Reply::Found { version: 0, expires_at_ms: None, value });
+///     packet.push(&Ok(Outcome::Found { version: 0, expires_at_ms: None, value }));
 /// }
 /// assert_eq!(packet.bytes(), b"\x01\x04red \x81bluegrey");
-/// assert!(Replies::new(3).all(packet.bytes()).all(|reply| reply.is_ok()));
+/// assert!(Outcomes::new(3).all(packet.bytes()).all(|reply| reply.is_ok()));
 /// ```
 #[derive(Debug, Default)]
-pub struct ReplyWriter {
+pub struct OutcomeWriter {
     bytes: Vec<u8>,
     /// The first byte of the last reply, without `SAME_SIZE`; 0 if there is no reply.
     first: u8,
@@ -170,16 +163,16 @@ pub struct ReplyWriter {
     run: Option<(usize, u8)>,
 }
 
-impl ReplyWriter {
+impl OutcomeWriter {
     /// Adds a reply.
     ///
     /// # Panics
     /// If a value has 4 GiB or more.
     #[inline(always)]
-    pub fn push(&mut self, reply: &Reply<'_>) {
+    pub fn push(&mut self, reply: &Answered<'_>) {
         match reply {
             // The usual reply: it continues a run.
-            Reply::Found { version, expires_at_ms: None, value } => {
+            Ok(Outcome::Found { version, expires_at_ms: None, value }) => {
                 let first = if *version == 0 { status::FOUND } else { status::FOUND_VERSION };
                 let is_same = value.len() == self.value_len as usize;
                 match &mut self.run {
@@ -237,7 +230,7 @@ impl ReplyWriter {
     }
 
     /// The bytes that the packet would have with this reply.
-    pub fn len_with(&self, reply: &Reply<'_>) -> usize {
+    pub fn len_with(&self, reply: &Answered<'_>) -> usize {
         let parts = Parts::of(reply);
         self.bytes.len() + self.head_len(&parts) + parts.body_len()
     }
@@ -277,17 +270,17 @@ impl ReplyWriter {
 /// A position in the reading of a packet of replies. It does not borrow the packet. The caller must
 /// pass the same packet every time: another packet is read as if it were hostile.
 #[derive(Clone, Copy, Debug)]
-pub struct Replies {
+pub struct Outcomes {
     at: usize,
     left: usize,
     /// The first byte of the last reply; 0 before the first one.
     first: u8,
     value_len: u32,
-    /// Replies that are left in the current run.
+    /// Outcomes that are left in the current run.
     run: u8,
 }
 
-impl Replies {
+impl Outcomes {
     /// The position before the first of `count` replies.
     pub fn new(count: usize) -> Self {
         Self { at: 0, left: count, first: 0, value_len: 0, run: 0 }
@@ -297,7 +290,7 @@ impl Replies {
     pub fn all<'a>(
         mut self,
         packet: &'a [u8],
-    ) -> impl Iterator<Item = Result<Reply<'a>, Malformed>> {
+    ) -> impl Iterator<Item = Result<Answered<'a>, Malformed>> {
         std::iter::from_fn(move || self.next(packet))
     }
 
@@ -309,7 +302,7 @@ impl Replies {
 
     /// The next reply. After a malformed reply all are malformed.
     #[inline]
-    pub fn next<'a>(&mut self, packet: &'a [u8]) -> Option<Result<Reply<'a>, Malformed>> {
+    pub fn next<'a>(&mut self, packet: &'a [u8]) -> Option<Result<Answered<'a>, Malformed>> {
         self.left = self.left.checked_sub(1)?;
         let mut at = self.at;
         match self.decode(packet, &mut at) {
@@ -327,7 +320,7 @@ impl Replies {
     }
 
     #[inline]
-    fn decode<'a>(&mut self, packet: &'a [u8], at: &mut usize) -> Option<Reply<'a>> {
+    fn decode<'a>(&mut self, packet: &'a [u8], at: &mut usize) -> Option<Answered<'a>> {
         if self.run > 0 {
             self.run -= 1;
         } else {
@@ -380,39 +373,33 @@ impl Replies {
         words: &[u8],
         expires_at_ms: Option<u64>,
         value: &'a [u8],
-    ) -> Option<Reply<'a>> {
+    ) -> Option<Answered<'a>> {
         let word = |mut at| Some(u64::from_le_bytes(take(words, &mut at)?));
-        let number = || Some(u16::from_le_bytes(take(words, &mut 0)?));
-        Some(match self.first & CODE {
-            status::FOUND => Reply::Found { version: 0, expires_at_ms, value },
-            status::FOUND_VERSION => Reply::Found { version: word(0)?, expires_at_ms, value },
-            status::ABSENT => Reply::Absent,
-            status::NOT_CONTAINED => Reply::Contained(false),
-            status::CONTAINED => Reply::Contained(true),
-            status::STORED => Reply::Stored(0),
-            status::STORED_VERSION => Reply::Stored(word(0)?),
-            status::REFUSED => Reply::Refused(None),
-            status::REFUSED_VERSION => Reply::Refused(Some(word(0)?)),
-            status::NOT_DELETED => Reply::Deleted(false),
-            status::DELETED => Reply::Deleted(true),
-            status::SCALAR => Reply::Scalar(word(0)?),
-            status::UPDATED => Reply::Updated(word(0)?),
-            status::VECTOR => Reply::Vector(value),
-            status => Reply::Failed(match status {
-                status::TOO_LONG => Failure::TooLong { len: word(0)?, max: word(8)? },
-                status::OUT_OF_MEMORY => {
-                    Failure::OutOfMemory { bytes: word(0)?, capacity: word(8)? }
-                }
-                status::NOT_A_VECTOR => Failure::NotAVector { len: word(0)?, wanted: word(8)? },
-                status::NO_FUNCTION => Failure::NoFunction(number()?),
-                status::TRAPPED => Failure::Trapped(number()?),
-                status::UNFIT => Failure::Unfit,
-                status::UNSUPPORTED => Failure::Unsupported,
-                status::MALFORMED => Failure::Malformed,
-                status::DAMAGED => Failure::Damaged,
-                status::NO_ROOM => Failure::NoRoom,
-                _ => return None,
-            }),
-        })
+        Some(Ok(match self.first & CODE {
+            status::FOUND => Outcome::Found { version: 0, expires_at_ms, value },
+            status::FOUND_VERSION => Outcome::Found { version: word(0)?, expires_at_ms, value },
+            status::ABSENT => Outcome::Absent,
+            status::NOT_CONTAINED => Outcome::Contained(false),
+            status::CONTAINED => Outcome::Contained(true),
+            status::STORED => Outcome::Stored(0),
+            status::STORED_VERSION => Outcome::Stored(word(0)?),
+            status::REFUSED => Outcome::Refused(None),
+            status::REFUSED_VERSION => Outcome::Refused(Some(word(0)?)),
+            status::NOT_DELETED => Outcome::Deleted(false),
+            status::DELETED => Outcome::Deleted(true),
+            status::SCALAR => Outcome::Scalar(word(0)?),
+            status::UPDATED => Outcome::Updated(word(0)?),
+            status::VECTOR => Outcome::Vector(value),
+            status => return Self::failure(status, words),
+        }))
+    }
+
+    #[cold]
+    fn failure<'a>(status: u8, words: &[u8]) -> Option<Answered<'a>> {
+        let mut bytes = [0; 16];
+        let len = usize::from(PARTS[usize::from(status)] & WORDS);
+        bytes[..len].copy_from_slice(words.get(..len)?);
+        let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("two words"));
+        Failure::of_parts(status, [word(0), word(8)]).map(Err)
     }
 }

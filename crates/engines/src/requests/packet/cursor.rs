@@ -1,9 +1,9 @@
 //! Reading the operations of a packet, which may come from any writer.
 
-use super::action::{KNOWN, LAMBDA, LENGTH, PARTS, Packed, VERSION};
 use super::format::{Given, HEAD_BYTES, SAME_SIZES, SAME_VALUE, Shape};
+use super::operation::{KNOWN, LAMBDA, LENGTH, PARTS, Packed, WORD};
 use super::{CODE, EXTRA, Malformed, skip, take, take_length};
-use crate::kv_direct::operation::{Builtin, Element, Function};
+use crate::functions::{Builtin, Element, Function};
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
 
 /// A position in the reading of a packet. It does not borrow the packet. The caller must pass the
@@ -76,7 +76,7 @@ impl Cursor {
         let key_len = self.given.key_len;
         let key_at = skip(packet, at, key_len as usize)?;
         let mut packed = Packed { key_at, key_len, value_at: 0, value_len: 0, first, shape: NONE };
-        if parts & (SAME_VALUE | EXTRA | VERSION) != 0 {
+        if parts & (SAME_VALUE | EXTRA | WORD) != 0 {
             self.value(packet, at, parts, &mut packed)?;
         }
         Some(packed)
@@ -108,7 +108,7 @@ impl Cursor {
         packed: &mut Packed,
     ) -> Option<()> {
         let is_put = parts & LAMBDA == 0;
-        let words = u8::from(parts & VERSION != 0) + u8::from(is_put && packed.first & EXTRA != 0);
+        let words = u8::from(parts & WORD != 0) + u8::from(is_put && packed.first & EXTRA != 0);
         skip(packet, at, usize::from(words) * 8)?;
         if parts & SAME_VALUE == 0 {
             return Some(());

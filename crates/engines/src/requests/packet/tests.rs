@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::kv_direct::operation::{Action, Builtin, Element, Failure, Function, Lambda, Reply};
+use crate::functions::{Builtin, Element, Function, Lambda};
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
-use crate::operation::{Expect, PutOptions};
+use crate::operation::{Expect, Operation, Outcome, PutOptions};
 
 /// The parts of an operation of a test. There are few different ones, so that some operations equal
 /// those before them.
@@ -19,71 +19,79 @@ struct Choice {
 }
 
 impl Choice {
-    fn action(&self) -> Action<'_> {
+    fn operation(&self) -> Operation<'_> {
         let Self { value, lambda, words: (version, expires_at_ms, flag), .. } = self;
         let (lambda, options) = (*lambda, PutOptions { expires_at_ms: *expires_at_ms });
         match self.kind {
-            0 => Action::Get,
-            1 => Action::Contains,
-            2 => Action::Put { value, options },
-            3 => Action::PutIf { value, expect: Expect::Absent, options },
-            4 => Action::PutIf { value, expect: Expect::Version(*version), options },
-            5 => Action::Delete { of: flag.then_some(*version) },
-            6 => Action::Update(lambda),
-            7 => Action::UpdateAll { lambda, returns: *flag },
-            8 => Action::UpdateEach { lambda, operands: value, returns: *flag },
-            9 => Action::Reduce(lambda),
-            10 => Action::Filter(lambda),
-            11 => Action::Append(value),
-            12 => Action::Touch { of: None, options },
-            13 => Action::Touch { of: Some(*version), options },
-            _ => Action::GetAndTouch(options),
+            0 => Operation::Get,
+            1 => Operation::Contains,
+            2 => Operation::Put { value, options },
+            3 => Operation::PutIf { value, expect: Expect::Absent, options },
+            4 => Operation::PutIf { value, expect: Expect::Version(*version), options },
+            5 => Operation::Delete { of: flag.then_some(*version) },
+            6 => Operation::Update(lambda),
+            7 => Operation::UpdateAll { lambda, returns: *flag },
+            8 => Operation::UpdateEach { lambda, operands: value, returns: *flag },
+            9 => Operation::Reduce(lambda),
+            10 => Operation::Filter(lambda),
+            11 => Operation::Append(value),
+            12 => Operation::Touch { of: None, options },
+            13 => Operation::Touch { of: Some(*version), options },
+            14 => Operation::FetchAdd(*version),
+            _ => Operation::GetAndTouch(options),
         }
     }
 
-    fn reply(&self) -> Reply<'_> {
+    fn reply(&self) -> Answered<'_> {
         let Self { value, words: (word, expires_at_ms, flag), .. } = self;
         let (word, number) = (*word, self.lambda.operand);
         match self.kind {
-            0 => Reply::Found { version: word, expires_at_ms: *expires_at_ms, value },
-            1 => Reply::Absent,
-            2 => Reply::Contained(*flag),
-            3 => Reply::Stored(word),
-            4 => Reply::Refused(flag.then_some(word)),
-            5 => Reply::Deleted(*flag),
-            6 => Reply::Scalar(word),
-            7 => Reply::Updated(word),
-            8 => Reply::Vector(value),
-            _ => Reply::Failed(match number % 9 {
-                0 => Failure::TooLong { len: word, max: number },
+            0 => Ok(Outcome::Found { version: word, expires_at_ms: *expires_at_ms, value }),
+            1 => Ok(Outcome::Absent),
+            2 => Ok(Outcome::Contained(*flag)),
+            3 => Ok(Outcome::Stored(word)),
+            4 => Ok(Outcome::Refused(flag.then_some(word))),
+            5 => Ok(Outcome::Deleted(*flag)),
+            6 => Ok(Outcome::Scalar(word)),
+            7 => Ok(Outcome::Updated(word)),
+            8 => Ok(Outcome::Vector(value)),
+            _ => Err(match number % 16 {
+                0 => Failure::ValueTooLong { len: word, max: number },
                 1 => Failure::OutOfMemory { bytes: word, capacity: number },
                 2 => Failure::NotAVector { len: word, wanted: number },
                 3 => Failure::NoFunction(word as u16),
-                4 => Failure::Unfit,
-                5 => Failure::Trapped(word as u16),
+                4 => Failure::UnfitFunction,
+                5 => Failure::FunctionFailed(word as u16),
                 6 => Failure::Unsupported,
                 7 => Failure::Malformed,
+                8 => Failure::NoRoom,
+                9 => Failure::IndexFull { slots: word, moves: number },
+                10 => Failure::Timeout { timeout_us: word },
+                11 => Failure::NotACounter { len: word },
+                12 => Failure::NoVersions,
+                13 => Failure::Ambiguous,
+                14 => Failure::Unreachable,
                 _ => Failure::Damaged,
             }),
         }
     }
 
-    /// The action as it arrives: without the fields that its function does not use.
-    fn arrives(&self) -> Action<'_> {
-        let mut action = self.action();
-        let is_each = matches!(action, Action::UpdateEach { .. });
-        if let Action::Update(lambda)
-        | Action::UpdateAll { lambda, .. }
-        | Action::UpdateEach { lambda, .. }
-        | Action::Reduce(lambda)
-        | Action::Filter(lambda) = &mut action
+    /// The operation as it arrives: without the fields that its function does not use.
+    fn arrives(&self) -> Operation<'_> {
+        let mut operation = self.operation();
+        let is_each = matches!(operation, Operation::UpdateEach { .. });
+        if let Operation::Update(lambda)
+        | Operation::UpdateAll { lambda, .. }
+        | Operation::UpdateEach { lambda, .. }
+        | Operation::Reduce(lambda)
+        | Operation::Filter(lambda) = &mut operation
         {
             let mask = u64::MAX >> (64 - 8 * lambda.element.bytes());
             let has_second = lambda.function == Function::Builtin(Builtin::CompareSwap);
             lambda.operand &= if is_each { 0 } else { mask };
             lambda.second &= if has_second { mask } else { 0 };
         }
-        action
+        operation
     }
 }
 
@@ -132,15 +140,15 @@ fn sequences() -> impl Strategy<Value = Vec<Choice>> {
 fn packed(choices: &[Choice]) -> Writer {
     let mut packet = Writer::default();
     for choice in choices {
-        let len = packet.len_with(&choice.key, &choice.action());
-        packet.push(&choice.key, &choice.action());
+        let len = packet.len_with(&choice.key, &choice.operation());
+        packet.push(&choice.key, &choice.operation());
         assert_eq!(packet.bytes().len(), len);
     }
     packet
 }
 
-fn replied(choices: &[Choice]) -> ReplyWriter {
-    let mut packet = ReplyWriter::default();
+fn replied(choices: &[Choice]) -> OutcomeWriter {
+    let mut packet = OutcomeWriter::default();
     for choice in choices {
         let len = packet.len_with(&choice.reply());
         packet.push(&choice.reply());
@@ -164,7 +172,7 @@ fn look(packet: &[u8]) -> usize {
             Ok(operation) => {
                 assert!(!is_malformed, "reading does not go on behind what makes no sense");
                 assert!((1..=KEY_BYTES_MAX).contains(&operation.key(packet).len()));
-                assert_eq!(operation.action(packet).is_read(), operation.is_read());
+                assert_eq!(operation.operation(packet).is_read(), operation.is_read());
                 known += 1;
             }
             Err(_) => is_malformed = true,
@@ -175,7 +183,7 @@ fn look(packet: &[u8]) -> usize {
 }
 
 fn look_at_replies(packet: &[u8], count: usize) -> usize {
-    let replies: Vec<_> = Replies::new(count).all(packet).collect();
+    let replies: Vec<_> = Outcomes::new(count).all(packet).collect();
     assert_eq!(replies.len(), count);
     let known = replies.iter().take_while(|reply| reply.is_ok()).count();
     assert!(replies[known..].iter().all(Result::is_err), "after an error nothing makes sense");
@@ -188,17 +196,17 @@ proptest! {
         let mut packet = packed(&sequence);
         for _ in 0..2 {
             prop_assert_eq!(packet.count(), sequence.len());
-            prop_assert_eq!(packet.is_read(), sequence.iter().all(|op| op.action().is_read()));
+            prop_assert_eq!(packet.is_read(), sequence.iter().all(|op| op.operation().is_read()));
             let operations = Cursor::new(packet.bytes()).unwrap().all(packet.bytes());
             for (choice, operation) in sequence.iter().zip(operations) {
                 let operation = operation.unwrap();
                 prop_assert_eq!(operation.key(packet.bytes()), &choice.key);
-                prop_assert_eq!(operation.action(packet.bytes()), choice.arrives());
+                prop_assert_eq!(operation.operation(packet.bytes()), choice.arrives());
             }
             let first = packet.bytes().to_vec();
             packet.clear();
             for choice in &sequence {
-                packet.push(&choice.key, &choice.action());
+                packet.push(&choice.key, &choice.operation());
             }
             prop_assert_eq!(packet.bytes(), first, "a cleared packet remembers nothing");
         }
@@ -207,7 +215,7 @@ proptest! {
     #[test]
     fn replies_survive_the_trip(sequence in sequences()) {
         let mut packet = replied(&sequence);
-        let replies = Replies::new(sequence.len()).all(packet.bytes());
+        let replies = Outcomes::new(sequence.len()).all(packet.bytes());
         for (choice, reply) in sequence.iter().zip(replies) {
             prop_assert_eq!(reply, Ok(choice.reply()));
         }
@@ -263,22 +271,22 @@ proptest! {
 #[test]
 fn what_is_as_before_costs_a_byte() {
     let mut packet = Writer::default();
-    let mut after = |key: &[u8; 8], action| {
+    let mut after = |key: &[u8; 8], operation| {
         let before = packet.bytes().len();
-        packet.push(key, &action);
+        packet.push(key, &operation);
         packet.bytes().len() - before
     };
-    let put = |value| Action::Put { value, options: PutOptions::default() };
+    let put = |value| Operation::Put { value, options: PutOptions::default() };
     let add = |operand| {
         let function = Function::Builtin(Builtin::Add);
-        Action::Update(Lambda { function, element: Element::U64, operand, second: 0 })
+        Operation::Update(Lambda { function, element: Element::U64, operand, second: 0 })
     };
-    assert_eq!(after(b"00000000", Action::Get), 1 + 1 + 8);
-    assert_eq!(after(b"00000001", Action::Get), 1 + 8);
+    assert_eq!(after(b"00000000", Operation::Get), 1 + 1 + 8);
+    assert_eq!(after(b"00000001", Operation::Get), 1 + 8);
     assert_eq!(after(b"00000002", put(b"01234567")), 1 + 1 + 1 + 8 + 8);
     assert_eq!(after(b"00000003", put(b"76543210")), 1 + 8 + 8);
     assert_eq!(after(b"00000004", put(b"76543210")), 1 + 8, "the value is as before, too");
-    assert_eq!(after(b"00000005", Action::Get), 1 + 8);
+    assert_eq!(after(b"00000005", Operation::Get), 1 + 8);
     assert_eq!(after(b"00000006", put(b"01234567")), 1 + 8 + 8, "a GET has no value to compare");
     assert_eq!(after(b"00000007", add(1)), 1 + 1 + 2 + 8 + 8);
     assert_eq!(after(b"00000008", add(2)), 1 + 8 + 8);
@@ -287,9 +295,9 @@ fn what_is_as_before_costs_a_byte() {
 
 #[test]
 fn more_replies_than_fit_in_a_run_make_another() {
-    let mut packet = ReplyWriter::default();
+    let mut packet = OutcomeWriter::default();
     for _ in 0..300 {
-        packet.push(&Reply::Stored(0));
+        packet.push(&Ok(Outcome::Stored(0)));
     }
     // One, 128, 128 and 43.
     assert_eq!(packet.bytes().len(), 4);
@@ -308,7 +316,7 @@ fn a_packet_says_how_many_operations_it_has() {
     // One valid operation with nothing behind it: all others are malformed, and reading them soon
     // ends.
     let mut packet = Writer::default();
-    packet.push(b"key", &Action::Get);
+    packet.push(b"key", &Operation::Get);
     let mut bytes = packet.bytes().to_vec();
     bytes[..2].copy_from_slice(&max.to_le_bytes());
     assert_eq!(look(&bytes), 1);

@@ -4,7 +4,7 @@
 use zerocopy::TryFromBytes;
 
 use super::take;
-use crate::kv_direct::operation::{Builtin, Element, Function, Lambda};
+use crate::functions::{Builtin, Element, Function, Lambda};
 
 /// Bytes before the first operation.
 pub(super) const HEAD_BYTES: usize = 2;

@@ -18,11 +18,11 @@
 //! | length | bytes of the value; only if it has one, of lambdas only of `UPDATE_EACH`; not if `SAME_SIZES` or `SAME_VALUE` |
 //! | 2 or 3 | bits 0-3: element, bit 7: whether the function is a user's; then its code (1) or number (2); of lambdas only, not if `SAME_SIZES` |
 //! | ... | the key |
-//! | 8 | the version that is expected; of `PUT_IF_VERSION`, `TOUCH_IF_VERSION` and `DELETE_IF_VERSION` only |
+//! | 8 | the version that is expected, of `PUT_IF_VERSION`, `TOUCH_IF_VERSION` and `DELETE_IF_VERSION` only; or the number of `FETCH_ADD` |
 //! | 8 | the expiry, in milliseconds since the Unix epoch; of PUTs and TOUCHes with `EXTRA` only |
 //! | ... | the value, not if `SAME_VALUE` |
 //!
-//! The codes, and what the value of each operation is, are in `action.rs`.
+//! The codes, and what the value of each operation is, are in `operation.rs`.
 //!
 //! The scalars are as long as the element: the operand, but of `UPDATE_EACH`, and the second
 //! operand of a function that has one. `SAME_SIZES` says that the key, the value and the lambda are
@@ -62,6 +62,9 @@
 //! | 16, 17, 18 | too long, out of memory, no vector | two numbers (8, 8) |
 //! | 19, 20 | no such function, trapped | its number (2) |
 //! | 21, 22, 23, 24, 25 | unfit, unsupported, malformed, damaged, no room | |
+//! | 26 | the index is full | two numbers (8, 8) |
+//! | 27, 28 | the time is up, no counter | 8 |
+//! | 29, 30, 31 | no versions, ambiguous, unreachable | |
 //!
 //! # Invariants
 //! 1. Decoding neither panics nor reads beyond the bytes nor takes memory, whatever they are. It
@@ -74,17 +77,20 @@
 //!
 //! [`KV_DIRECT_PACKET_OPS_MAX`]: crate::limits::KV_DIRECT_PACKET_OPS_MAX
 
-mod action;
 mod cursor;
+mod failure;
 mod format;
-mod reply;
+mod operation;
+mod outcome;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use action::Packed;
 pub use cursor::Cursor;
-pub use reply::{Replies, ReplyWriter};
+pub use failure::Failure;
+pub(crate) use failure::strange_outcomes;
+pub use operation::Packed;
+pub use outcome::{Answered, OutcomeWriter, Outcomes};
 pub use writer::Writer;
 
 use thiserror::Error;

@@ -1,5 +1,5 @@
-//! The code of each action, and the fields that go with it: the part of the format that concerns a
-//! single action.
+//! The code of each operation, and the fields that go with it: the part of the format that concerns a
+//! single operation.
 //!
 //! | code | operation | its value |
 //! | --- | --- | --- |
@@ -15,11 +15,12 @@
 //! | 12 | APPEND | what is appended |
 //! | 13, 14, 15 | TOUCH, `TOUCH_IF_VERSION`, `GET_AND_TOUCH` | |
 //! | 16 | `DELETE_IF_VERSION` | |
+//! | 17 | `FETCH_ADD` | |
 
 use super::format::{SAME_SIZES, SAME_VALUE, Shape};
 use super::{CODE, EXTRA};
-use crate::kv_direct::operation::{Action, Lambda};
-use crate::operation::{Expect, PutOptions};
+use crate::functions::Lambda;
+use crate::operation::{Expect, Operation, PutOptions};
 
 mod code {
     pub const GET: u8 = 1;
@@ -38,6 +39,7 @@ mod code {
     pub const TOUCH_IF_VERSION: u8 = 14;
     pub const GET_AND_TOUCH: u8 = 15;
     pub const DELETE_IF_VERSION: u8 = 16;
+    pub const FETCH_ADD: u8 = 17;
 }
 
 /// The first byte of a GET whose key is as long as the key before.
@@ -50,8 +52,8 @@ pub(super) const KNOWN: u8 = 1;
 pub(super) const LENGTH: u8 = 2;
 /// A function, and scalars.
 pub(super) const LAMBDA: u8 = 4;
-/// An expected version.
-pub(super) const VERSION: u8 = 8;
+/// A word: an expected version, or a number.
+pub(super) const WORD: u8 = 8;
 
 pub(super) const PARTS: [u8; CODE as usize + 1] = {
     let mut parts = [0; CODE as usize + 1];
@@ -62,7 +64,7 @@ pub(super) const PARTS: [u8; CODE as usize + 1] = {
     parts[code::CONTAINS as usize] = bare;
     parts[code::PUT as usize] = put;
     parts[code::PUT_IF_ABSENT as usize] = put;
-    parts[code::PUT_IF_VERSION as usize] = put | VERSION;
+    parts[code::PUT_IF_VERSION as usize] = put | WORD;
     parts[code::DELETE as usize] = bare;
     parts[code::UPDATE as usize] = lambda;
     parts[code::UPDATE_ALL as usize] = lambda | EXTRA;
@@ -71,18 +73,19 @@ pub(super) const PARTS: [u8; CODE as usize + 1] = {
     parts[code::FILTER as usize] = lambda;
     parts[code::APPEND as usize] = bare | LENGTH | SAME_VALUE;
     parts[code::TOUCH as usize] = bare | EXTRA;
-    parts[code::TOUCH_IF_VERSION as usize] = bare | EXTRA | VERSION;
+    parts[code::TOUCH_IF_VERSION as usize] = bare | EXTRA | WORD;
     parts[code::GET_AND_TOUCH as usize] = bare | EXTRA;
-    parts[code::DELETE_IF_VERSION as usize] = bare | VERSION;
+    parts[code::DELETE_IF_VERSION as usize] = bare | WORD;
+    parts[code::FETCH_ADD as usize] = bare | WORD;
     parts
 };
 
-/// An action divided into its written parts.
+/// An operation divided into its written parts.
 pub(super) struct Parts<'a> {
     pub code: u8,
     pub extra: bool,
     pub shape: Option<Shape>,
-    pub version: Option<u64>,
+    pub word: Option<u64>,
     pub expires_at_ms: Option<u64>,
     /// The scalars one after the other, with as many bytes as `scalars_len` says.
     pub scalars: [u8; 16],
@@ -92,39 +95,40 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// The written parts of an action.
-    pub fn of(action: &Action<'a>) -> Self {
-        match action {
-            Action::Get => Self::new(code::GET),
-            Action::Contains => Self::new(code::CONTAINS),
-            Action::Put { value, options } => Self::put(code::PUT, value, options),
-            Action::PutIf { value, expect: Expect::Absent, options } => {
+    /// The written parts of an operation.
+    pub fn of(operation: &Operation<'a>) -> Self {
+        match operation {
+            Operation::Get => Self::new(code::GET),
+            Operation::Contains => Self::new(code::CONTAINS),
+            Operation::Put { value, options } => Self::put(code::PUT, value, options),
+            Operation::PutIf { value, expect: Expect::Absent, options } => {
                 Self::put(code::PUT_IF_ABSENT, value, options)
             }
-            Action::PutIf { value, expect: Expect::Version(version), options } => {
+            Operation::PutIf { value, expect: Expect::Version(version), options } => {
                 let put = Self::put(code::PUT_IF_VERSION, value, options);
-                Self { version: Some(*version), ..put }
+                Self { word: Some(*version), ..put }
             }
-            Action::Append(bytes) => Self { bytes, ..Self::new(code::APPEND) },
-            Action::Touch { of: None, options } => Self::put(code::TOUCH, &[], options),
-            Action::Touch { of: version @ Some(_), options } => {
-                Self { version: *version, ..Self::put(code::TOUCH_IF_VERSION, &[], options) }
+            Operation::Append(bytes) => Self { bytes, ..Self::new(code::APPEND) },
+            Operation::Touch { of: None, options } => Self::put(code::TOUCH, &[], options),
+            Operation::Touch { of: version @ Some(_), options } => {
+                Self { word: *version, ..Self::put(code::TOUCH_IF_VERSION, &[], options) }
             }
-            Action::GetAndTouch(options) => Self::put(code::GET_AND_TOUCH, &[], options),
-            Action::Delete { of: None } => Self::new(code::DELETE),
-            Action::Delete { of: version @ Some(_) } => {
-                Self { version: *version, ..Self::new(code::DELETE_IF_VERSION) }
+            Operation::GetAndTouch(options) => Self::put(code::GET_AND_TOUCH, &[], options),
+            Operation::Delete { of: None } => Self::new(code::DELETE),
+            Operation::Delete { of: version @ Some(_) } => {
+                Self { word: *version, ..Self::new(code::DELETE_IF_VERSION) }
             }
-            Action::Update(lambda) => Self::lambda(code::UPDATE, lambda),
-            Action::UpdateAll { lambda, returns } => {
+            Operation::FetchAdd(add) => Self { word: Some(*add), ..Self::new(code::FETCH_ADD) },
+            Operation::Update(lambda) => Self::lambda(code::UPDATE, lambda),
+            Operation::UpdateAll { lambda, returns } => {
                 Self { extra: *returns, ..Self::lambda(code::UPDATE_ALL, lambda) }
             }
-            Action::UpdateEach { lambda, operands, returns } => {
+            Operation::UpdateEach { lambda, operands, returns } => {
                 let each = Self::lambda(code::UPDATE_EACH, lambda);
                 Self { extra: *returns, bytes: operands, ..each }
             }
-            Action::Reduce(lambda) => Self::lambda(code::REDUCE, lambda),
-            Action::Filter(lambda) => Self::lambda(code::FILTER, lambda),
+            Operation::Reduce(lambda) => Self::lambda(code::REDUCE, lambda),
+            Operation::Filter(lambda) => Self::lambda(code::FILTER, lambda),
         }
     }
 
@@ -133,7 +137,7 @@ impl<'a> Parts<'a> {
             code,
             extra: false,
             shape: None,
-            version: None,
+            word: None,
             expires_at_ms: None,
             scalars: [0; 16],
             scalars_len: 0,
@@ -176,7 +180,7 @@ impl Packed {
     /// The key.
     ///
     /// # Panics
-    /// If `packet` is shorter than the one from which this was read. [`action`](Self::action)
+    /// If `packet` is shorter than the one from which this was read. [`operation`](Self::operation)
     /// panics likewise.
     #[inline(always)]
     pub fn key<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
@@ -195,43 +199,47 @@ impl Packed {
         self.code() == code::GET
     }
 
-    /// The action. Scalars are zero above their element.
+    /// The operation. Scalars are zero above their element.
     #[inline(always)]
-    pub fn action<'a>(&self, packet: &'a [u8]) -> Action<'a> {
+    pub fn operation<'a>(&self, packet: &'a [u8]) -> Operation<'a> {
         let extra = self.first & EXTRA != 0;
         match self.code() {
-            code::CONTAINS => Action::Contains,
+            code::CONTAINS => Operation::Contains,
             code::PUT => {
-                Action::Put { value: self.value(packet), options: self.options(packet, 0) }
+                Operation::Put { value: self.value(packet), options: self.options(packet, 0) }
             }
-            code::PUT_IF_ABSENT => Action::PutIf {
+            code::PUT_IF_ABSENT => Operation::PutIf {
                 value: self.value(packet),
                 expect: Expect::Absent,
                 options: self.options(packet, 0),
             },
-            code::PUT_IF_VERSION => Action::PutIf {
+            code::PUT_IF_VERSION => Operation::PutIf {
                 value: self.value(packet),
                 expect: Expect::Version(self.word(packet, 0)),
                 options: self.options(packet, 1),
             },
-            code::APPEND => Action::Append(self.value(packet)),
-            code::TOUCH => Action::Touch { of: None, options: self.options(packet, 0) },
-            code::TOUCH_IF_VERSION => {
-                Action::Touch { of: Some(self.word(packet, 0)), options: self.options(packet, 1) }
+            code::APPEND => Operation::Append(self.value(packet)),
+            code::TOUCH => Operation::Touch { of: None, options: self.options(packet, 0) },
+            code::TOUCH_IF_VERSION => Operation::Touch {
+                of: Some(self.word(packet, 0)),
+                options: self.options(packet, 1),
+            },
+            code::GET_AND_TOUCH => Operation::GetAndTouch(self.options(packet, 0)),
+            code::DELETE => Operation::Delete { of: None },
+            code::DELETE_IF_VERSION => Operation::Delete { of: Some(self.word(packet, 0)) },
+            code::FETCH_ADD => Operation::FetchAdd(self.word(packet, 0)),
+            code::UPDATE => Operation::Update(self.lambda(packet)),
+            code::UPDATE_ALL => {
+                Operation::UpdateAll { lambda: self.lambda(packet), returns: extra }
             }
-            code::GET_AND_TOUCH => Action::GetAndTouch(self.options(packet, 0)),
-            code::DELETE => Action::Delete { of: None },
-            code::DELETE_IF_VERSION => Action::Delete { of: Some(self.word(packet, 0)) },
-            code::UPDATE => Action::Update(self.lambda(packet)),
-            code::UPDATE_ALL => Action::UpdateAll { lambda: self.lambda(packet), returns: extra },
             code::UPDATE_EACH => {
                 let (second, operands) = self.value(packet).split_at(self.shape.second_len());
                 let lambda = self.lambda_of(0, scalar(second));
-                Action::UpdateEach { lambda, operands, returns: extra }
+                Operation::UpdateEach { lambda, operands, returns: extra }
             }
-            code::REDUCE => Action::Reduce(self.lambda(packet)),
-            code::FILTER => Action::Filter(self.lambda(packet)),
-            _ => Action::Get,
+            code::REDUCE => Operation::Reduce(self.lambda(packet)),
+            code::FILTER => Operation::Filter(self.lambda(packet)),
+            _ => Operation::Get,
         }
     }
 

@@ -1,19 +1,19 @@
 //! Packing operations into a packet.
 
-use super::action::{GET_AS_BEFORE, LENGTH, PARTS, Parts};
 use super::format::{Given, HEAD_BYTES, SAME_SIZES, SAME_VALUE, Shape};
+use super::operation::{GET_AS_BEFORE, LENGTH, PARTS, Parts};
 use super::{EXTRA, as_length, length_len, push_length};
-use crate::kv_direct::operation::Action;
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use crate::operation::Operation;
 
 /// Packs operations into a packet.
 ///
 /// ```
-/// use loch_engines::kv_direct::operation::Action;
-/// use loch_engines::kv_direct::packet::{Cursor, Writer};
+/// use loch_engines::operation::Operation;
+/// use loch_engines::requests::packet::{Cursor, Writer};
 /// let mut packet = Writer::default();
-/// packet.push(b"left", &Action::Get);
-/// packet.push(b"hand", &Action::Get);
+/// packet.push(b"left", &Operation::Get);
+/// packet.push(b"hand", &Operation::Get);
 /// assert_eq!(packet.bytes(), b"\x02\0\x01\x03left\x81hand");
 /// let operations = Cursor::new(packet.bytes()).unwrap().all(packet.bytes());
 /// let keys: Vec<_> = operations.map(|op| op.unwrap()).collect();
@@ -43,23 +43,23 @@ impl Writer {
     /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or the packet has
     /// [`KV_DIRECT_PACKET_OPS_MAX`] operations, or would have 4 GiB.
     #[inline]
-    pub fn push(&mut self, key: &[u8], action: &Action<'_>) {
+    pub fn push(&mut self, key: &[u8], operation: &Operation<'_>) {
         assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
         assert!(self.count < KV_DIRECT_PACKET_OPS_MAX, "a packet has room");
         self.count += 1;
         self.bytes[..HEAD_BYTES].copy_from_slice(&(self.count as u16).to_le_bytes());
-        match action {
+        match operation {
             // The usual operation: a GET of a key that is as long as the one before.
-            Action::Get if key.len() == self.given.key_len as usize => {
+            Operation::Get if key.len() == self.given.key_len as usize => {
                 self.bytes.push(GET_AS_BEFORE);
                 self.bytes.extend_from_slice(key);
             }
-            action => self.push_parts(key, action),
+            operation => self.push_parts(key, operation),
         }
     }
 
-    fn push_parts(&mut self, key: &[u8], action: &Action<'_>) {
-        let parts = Parts::of(action);
+    fn push_parts(&mut self, key: &[u8], operation: &Operation<'_>) {
+        let parts = Parts::of(operation);
         let first = parts.first(key, &self.given, &self.bytes);
         let end = self.bytes.len() + parts.len(first, key);
         assert!(u32::try_from(end).is_ok(), "a packet has less than 4 GiB");
@@ -80,7 +80,7 @@ impl Writer {
         }
         self.given.key_len = key.len() as u32;
         self.bytes.extend_from_slice(key);
-        for word in [parts.version, parts.expires_at_ms].into_iter().flatten() {
+        for word in [parts.word, parts.expires_at_ms].into_iter().flatten() {
             self.bytes.extend_from_slice(&word.to_le_bytes());
         }
         if parts.has(SAME_VALUE) && first & SAME_VALUE == 0 {
@@ -90,12 +90,12 @@ impl Writer {
             self.bytes.extend_from_slice(parts.bytes);
         }
         debug_assert_eq!(self.bytes.len(), end);
-        self.changes |= !action.is_read();
+        self.changes |= !operation.is_read();
     }
 
     /// The bytes that the packet would have with this operation.
-    pub fn len_with(&self, key: &[u8], action: &Action<'_>) -> usize {
-        let parts = Parts::of(action);
+    pub fn len_with(&self, key: &[u8], operation: &Operation<'_>) -> usize {
+        let parts = Parts::of(operation);
         self.bytes.len() + parts.len(parts.first(key, &self.given, &self.bytes), key)
     }
 
@@ -167,7 +167,7 @@ impl Parts<'_> {
             len += length_len(as_length(key.len() - 1));
             len += self.shape.map_or(0, Shape::encoded_len);
         }
-        let words = [self.version, self.expires_at_ms];
+        let words = [self.word, self.expires_at_ms];
         len += 8 * words.iter().flatten().count();
         if first & SAME_VALUE == 0 {
             len += self.value_len();
