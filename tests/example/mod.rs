@@ -117,10 +117,11 @@ impl Engine for Example {
         access: Access,
         connect: C,
     ) -> Result<Self::Client<N>, C::Error> {
-        let Access { session, node, timing, .. } = access;
+        let Access { session, node, timing, batch, .. } = access;
         let fabric = connect.waiting(Some(map.mailed.of_client(node, session.slot())))?;
         let requests = map.mailed.requests().clone();
-        Ok(Client::sending(fabric, requests, &session, node, timing, ByHash, map.lengths))
+        let lengths = map.lengths;
+        Ok(Client::sending(fabric, requests, &session, node, timing, ByHash, lengths, batch))
     }
 
     fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {

@@ -8,7 +8,9 @@ use super::{Example, Map, hash_of};
 use crate::effect::{Effect, Versioned};
 use crate::engine::{Engine, Workers};
 use crate::error::EngineError;
+use crate::limits::PACKET_OPS_MAX;
 use crate::operation::Outcome;
+use crate::requests::mailboxes::PACKET_MESSAGE_BYTES;
 use crate::requests::{ROUND_MESSAGES_MAX, Request, Round, Server};
 use crate::scan::{Listed, Page, Step};
 use crate::serve::{self, Mailed, Report, WorkerError, WorkerHost, WorkerTransport};
@@ -39,7 +41,14 @@ impl Workers for Example {
         let (transport, site, map) = (host.transport(), host.site(), Example::map_of(&attached));
         let fabric = transport.mail(&attached.memory, site, map.mailed.of_worker(site.id))?;
         let sessions = transport.sessions(site);
-        let requests = Server::open(fabric, map.mailed.requests(), site.id, sessions, true)?;
+        let requests = Server::open(
+            fabric,
+            map.mailed.requests(),
+            site.id,
+            sessions,
+            true,
+            PACKET_MESSAGE_BYTES,
+        )?;
         let versions = Versions::new(map.mailed.requests().base(site.id.node).region());
         let parts = (0..PARTS).map(|_| HashMap::new()).collect();
         let values = Values { parts, bytes: 0, map };
@@ -54,17 +63,17 @@ impl<F: Fabric + Messages> Mailed<F> for Worker<F> {
 
     /// Takes the requests that are there, executes them, and sends the replies.
     async fn turn(&mut self) -> Result<bool, WorkerError> {
-        let needed = 2 * ROUND_MESSAGES_MAX as u64;
+        let needed = (2 * ROUND_MESSAGES_MAX * PACKET_OPS_MAX) as u64;
         let leased = self.versions.ensure(self.requests.fabric(), needed).await;
         if !serve::unless_out_of_reach(leased.map(|()| true).map_err(WorkerError::from))? {
             return Ok(false);
         }
         let mut round = Round::default();
         while let Some((ticket, message)) = self.requests.next(&mut round)? {
-            let (version, now_ms) = (self.versions.take(), self.requests.fabric().wall_ms());
-            let outcome = self.values.execute(ticket.request(&message), version, now_ms);
-            self.requests.answer(&ticket, outcome);
-            self.requests.give_back(message);
+            self.requests.execute(&ticket, message, |fabric, request, answer| {
+                let (version, now_ms) = (self.versions.take(), fabric.wall_ms());
+                answer(self.values.execute(request, version, now_ms));
+            });
         }
         self.requests.flush()?;
         Ok(round.taken() > 0)

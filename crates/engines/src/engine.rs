@@ -96,11 +96,11 @@ pub trait Engine: 'static {
     }
 
     /// The ranges of node `node`'s region that a client with a session may READ, besides its own
-    /// requests and their replies. If the workers have mailboxes, clients find these by the
-    /// workers' lines.
+    /// requests and their replies. By the workers' lines clients learn which incarnation a worker
+    /// has, and where it receives messages.
     fn readable(map: &Self::Map, node: u16) -> Vec<Range<u64>> {
-        let mailed = Self::mailed(map).into_iter();
-        mailed.map(|mailed| mailed.requests().worker_lines_of(node)).collect()
+        let requests = Self::requests(map).into_iter();
+        requests.map(|requests| requests.worker_lines_of(node)).collect()
     }
 
     /// The engine's client over a network.
@@ -212,7 +212,8 @@ impl Needs {
     /// The lengths of keys and values that a table with these parameters takes.
     pub fn lengths(&self, params: &TableParams) -> Lengths {
         let Self { key_and_value_bytes_max, .. } = *self;
-        Lengths { value_bytes_max: params.value_bytes_max, key_and_value_bytes_max }
+        let value_bytes_max = params.value_bytes_max;
+        Lengths { value_bytes_max, key_and_value_bytes_max, key_bytes: None }
     }
 }
 

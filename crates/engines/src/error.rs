@@ -2,8 +2,6 @@
 
 use loch_fabric::FabricError;
 
-use crate::functions::FunctionFailure;
-
 /// The error of an engine's operation. Unless a variant says otherwise, nothing was changed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -161,16 +159,6 @@ impl EngineError {
     /// Whether a verb failed, which may leave memory in any state in which an operation can stop.
     pub(crate) fn is_of_the_fabric(&self) -> bool {
         matches!(self, Self::Ambiguous(_) | Self::Fabric(_))
-    }
-}
-
-impl From<FunctionFailure> for EngineError {
-    fn from(failure: FunctionFailure) -> Self {
-        match failure {
-            FunctionFailure::Unknown(number) => Self::NoFunction { number },
-            FunctionFailure::Unfit => Self::UnfitFunction,
-            FunctionFailure::Trapped(number) => Self::FunctionFailed { number },
-        }
     }
 }
 

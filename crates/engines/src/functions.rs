@@ -4,6 +4,8 @@
 
 use zerocopy::TryFromBytes;
 
+use crate::error::EngineError;
+
 /// How the bytes of a value are read as numbers. All are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes)]
 #[repr(u8)]
@@ -128,6 +130,16 @@ pub enum FunctionFailure {
     Unfit,
     /// The function trapped, or used up its fuel.
     Trapped(u16),
+}
+
+impl From<FunctionFailure> for EngineError {
+    fn from(failure: FunctionFailure) -> Self {
+        match failure {
+            FunctionFailure::Unknown(number) => Self::NoFunction { number },
+            FunctionFailure::Unfit => Self::UnfitFunction,
+            FunctionFailure::Trapped(number) => Self::FunctionFailed { number },
+        }
+    }
 }
 
 /// The functions that users registered. The default methods answer that the function is not

@@ -4,7 +4,7 @@ use loch_fabric::{Buf, Fabric, VerbCount};
 
 use crate::error::EngineError;
 use crate::limits::{KEY_BYTES_MAX, TOUCHES_MAX};
-use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
+use crate::operation::{Batch, Conditional, Expect, Operation, Outcome, PutOptions, Value};
 
 /// A client of a table: one thread's session and endpoint, and the operations it has under way.
 ///
@@ -52,6 +52,26 @@ pub trait Kv {
         key: &[u8],
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError>;
+
+    /// Whether batches of operations that only read, or that change something, cost less than as
+    /// many single operations in lanes.
+    fn shares(&self, _is_read: bool) -> bool {
+        false
+    }
+
+    /// Executes the operations of a batch. `done` is called for each operation that was done, with
+    /// its number and its outcome, in any order.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`]; [`EngineError::Unsupported`] if the client [shares](Kv::shares) nothing.
+    /// After an error no further operations are begun.
+    async fn execute_many(
+        &self,
+        _batch: Batch<'_>,
+        _done: &mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported)
+    }
 
     /// Gives `key` the value `value`. Returns the value's version.
     ///
@@ -138,20 +158,9 @@ pub trait Kv {
         &self,
         key: &[u8],
         options: PutOptions,
-        mut buf: Buf,
+        buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        let began_us = self.fabric().now_us();
-        for _ in 0..TOUCHES_MAX {
-            let Some(found) = self.get(key, buf).await? else { return Ok(None) };
-            let touch = Operation::Touch { of: Some(found.version()), options };
-            match self.execute(key, touch).await?.conditional()? {
-                Conditional::Done(version) => return Ok(Some(found.touched(version, options))),
-                // The value was deleted, or has expired.
-                Conditional::Refused(None) => return Ok(None),
-                Conditional::Refused(Some(_)) => buf = found.into_buf(),
-            }
-        }
-        Err(EngineError::Timeout { timeout_us: self.fabric().now_us() - began_us })
+        get_and_touch(self, key, options, buf).await
     }
 
     /// Called after an operation by a client over a network: nobody knows whether it is used again.
@@ -175,6 +184,27 @@ pub trait Kv {
     async fn detach(&self) -> Result<(), EngineError> {
         Ok(())
     }
+}
+
+/// [`Kv::get_and_touch`] by a GET and a conditional TOUCH.
+pub(crate) async fn get_and_touch(
+    client: &(impl Kv + ?Sized),
+    key: &[u8],
+    options: PutOptions,
+    mut buf: Buf,
+) -> Result<Option<Value>, EngineError> {
+    let began_us = client.fabric().now_us();
+    for _ in 0..TOUCHES_MAX {
+        let Some(found) = client.get(key, buf).await? else { return Ok(None) };
+        let touch = Operation::Touch { of: Some(found.version()), options };
+        match client.execute(key, touch).await?.conditional()? {
+            Conditional::Done(version) => return Ok(Some(found.touched(version, options))),
+            // The value was deleted, or has expired.
+            Conditional::Refused(None) => return Ok(None),
+            Conditional::Refused(Some(_)) => buf = found.into_buf(),
+        }
+    }
+    Err(EngineError::Timeout { timeout_us: client.fabric().now_us() - began_us })
 }
 
 /// A client of one of two kinds: for engines whose client without a session differs from the client
@@ -247,6 +277,24 @@ impl<A: Kv, B: Kv<Fabric = A::Fabric>> Kv for OneOf<A, B> {
         }
     }
 
+    fn shares(&self, is_read: bool) -> bool {
+        match self {
+            Self::First(client) => client.shares(is_read),
+            Self::Second(client) => client.shares(is_read),
+        }
+    }
+
+    async fn execute_many(
+        &self,
+        batch: Batch<'_>,
+        done: &mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Result<(), EngineError> {
+        match self {
+            Self::First(client) => client.execute_many(batch, done).await,
+            Self::Second(client) => client.execute_many(batch, done).await,
+        }
+    }
+
     async fn come_to_rest(&self) -> Result<(), EngineError> {
         match self {
             Self::First(client) => client.come_to_rest().await,
@@ -314,16 +362,22 @@ pub struct Lengths {
     pub value_bytes_max: u64,
     /// Bytes of the longest key together with its value, if there is a bound.
     pub key_and_value_bytes_max: Option<usize>,
+    /// Bytes of every key, if all keys have the same length.
+    pub key_bytes: Option<usize>,
 }
 
 impl Lengths {
     /// Checks that the table takes the key with a value of `len` bytes.
     ///
     /// # Errors
-    /// [`EngineError::KeyEmpty`], [`EngineError::KeyTooLong`], [`EngineError::ValueTooLong`].
+    /// [`EngineError::KeyEmpty`], [`EngineError::KeyTooLong`], [`EngineError::KeyOfOtherLength`],
+    /// [`EngineError::ValueTooLong`].
     #[inline]
     pub fn check(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
         check_key(key)?;
+        if let Some(want) = self.key_bytes.filter(|want| *want != key.len()) {
+            return Err(EngineError::KeyOfOtherLength { len: key.len(), want });
+        }
         let max = self.key_and_value_bytes_max.unwrap_or(usize::MAX);
         let Some(room) = max.checked_sub(key.len()) else {
             return Err(EngineError::KeyTooLong { len: key.len(), max });

@@ -11,6 +11,7 @@
 #[cfg(test)]
 extern crate self as loch_engines;
 
+mod any_client;
 pub mod checksum;
 pub mod effect;
 pub mod engine;

@@ -114,7 +114,7 @@ pub const QUARANTINE_ENTRY_BYTES_MAX: u64 = 8 << 10;
 pub const HERD_SLOT_BYTES: u64 = 1024;
 
 /// Bytes of a key and its value in a herd table: the room of a slot besides the trailer.
-pub const HERD_ITEM_BYTES_MAX: usize = 968;
+pub const HERD_ITEM_BYTES_MAX: usize = 952;
 
 /// Requests in each stage of herd's pipeline: executing this many takes as long as an access to
 /// memory.
@@ -155,9 +155,9 @@ pub const PILAF_SEARCH_SLOTS_MAX: usize = 512;
 /// between two steps of a scan.
 pub const PILAF_MOVES_KEPT: usize = 1 << 12;
 
-/// Operations of a kv-direct packet: as many as the reservation station has slots (kv-direct
+/// Operations of a packet: as many as kv-direct's reservation station has slots (kv-direct
 /// §3.3.3).
-pub const KV_DIRECT_PACKET_OPS_MAX: usize = 1024;
+pub const PACKET_OPS_MAX: usize = 1024;
 
 /// A kv-direct processor reads slabs of up to this size by one access. Of a larger slab it first
 /// reads this much, and then the rest of the entry: for large slabs the unneeded bytes cost more

@@ -31,6 +31,13 @@ impl Found<'_> {
     }
 }
 
+impl<'a> From<Found<'a>> for Outcome<'a> {
+    #[inline]
+    fn from(Found { version, value, expires_at_ms }: Found<'a>) -> Self {
+        Self::Found { version, expires_at_ms, value }
+    }
+}
+
 impl<'a> From<&'a Value> for Found<'a> {
     fn from(value: &'a Value) -> Self {
         Self { version: value.version(), value, expires_at_ms: value.expires_at_ms() }
@@ -156,20 +163,6 @@ impl<'a> Operation<'a> {
         )
     }
 
-    /// Whether only packets can carry the operation.
-    #[inline]
-    pub(crate) fn needs_packet(&self) -> bool {
-        matches!(
-            self,
-            Operation::GetAndTouch(_)
-                | Operation::Update(_)
-                | Operation::UpdateAll { .. }
-                | Operation::UpdateEach { .. }
-                | Operation::Reduce(_)
-                | Operation::Filter(_)
-        )
-    }
-
     /// Whether the operation changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
@@ -281,6 +274,15 @@ impl Outcome<'_> {
         }
     }
 
+    /// The bytes that the outcome carries.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Outcome::Found { value, .. } | Outcome::Vector(value) => value,
+            _ => &[],
+        }
+    }
+
     /// The same outcome with other bytes, if it has any.
     pub(crate) fn with_bytes<'b>(self, bytes: &'b [u8]) -> Outcome<'b> {
         match self {
@@ -319,6 +321,153 @@ impl From<Conditional> for Outcome<'static> {
             Conditional::Done(version) => Self::Stored(version),
             Conditional::Refused(version) => Self::Refused(version),
         }
+    }
+}
+
+/// Operations of one kind on many keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch<'a> {
+    /// GETs of these keys.
+    Get(&'a [&'a [u8]]),
+    /// Whether these keys have values.
+    Contains(&'a [&'a [u8]]),
+    /// PUTs of these keys and values, without options.
+    Put(&'a [(&'a [u8], &'a [u8])]),
+    /// DELETEs of these keys.
+    Delete(&'a [&'a [u8]]),
+}
+
+impl<'a> Batch<'a> {
+    /// The number of operations.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Batch::Get(keys) | Batch::Contains(keys) | Batch::Delete(keys) => keys.len(),
+            Batch::Put(pairs) => pairs.len(),
+        }
+    }
+
+    /// Whether there is no operation.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the operations change nothing.
+    pub fn is_read(&self) -> bool {
+        matches!(self, Batch::Get(_) | Batch::Contains(_))
+    }
+
+    /// An operation, with its key.
+    ///
+    /// # Panics
+    /// If there is no operation of this number.
+    #[inline]
+    pub fn operation(&self, number: usize) -> (&'a [u8], Operation<'a>) {
+        match self {
+            Batch::Get(keys) => (keys[number], Operation::Get),
+            Batch::Contains(keys) => (keys[number], Operation::Contains),
+            Batch::Put(pairs) => {
+                let (key, value) = pairs[number];
+                (key, Operation::Put { value, options: PutOptions::default() })
+            }
+            Batch::Delete(keys) => (keys[number], Operation::Delete { of: None }),
+        }
+    }
+}
+
+/// Some operations of a batch.
+#[derive(Debug)]
+pub enum SomeOf<'a> {
+    /// GETs, CONTAINS or DELETEs of these keys: the kind of the batch.
+    Keys(Batch<'a>, Vec<&'a [u8]>),
+    /// PUTs.
+    Pairs(Vec<(&'a [u8], &'a [u8])>),
+}
+
+impl<'a> SomeOf<'a> {
+    /// The operations of these numbers.
+    ///
+    /// # Panics
+    /// If there is no operation of one of them.
+    pub fn new(batch: Batch<'a>, numbers: &[usize]) -> Self {
+        match batch {
+            Batch::Put(pairs) => Self::Pairs(numbers.iter().map(|at| pairs[*at]).collect()),
+            Batch::Get(keys) | Batch::Contains(keys) | Batch::Delete(keys) => {
+                Self::Keys(batch, numbers.iter().map(|at| keys[*at]).collect())
+            }
+        }
+    }
+
+    /// The operations, as a batch.
+    pub fn batch(&self) -> Batch<'_> {
+        match self {
+            Self::Pairs(pairs) => Batch::Put(pairs),
+            Self::Keys(Batch::Contains(_), keys) => Batch::Contains(keys),
+            Self::Keys(Batch::Delete(_), keys) => Batch::Delete(keys),
+            Self::Keys(_, keys) => Batch::Get(keys),
+        }
+    }
+}
+
+/// The outcome of an operation, with the buffer that holds the bytes of its value.
+#[derive(Debug)]
+pub struct Done {
+    /// The outcome, without its bytes.
+    outcome: Outcome<'static>,
+    buf: Buf,
+    at: Range<usize>,
+}
+
+impl Done {
+    /// An outcome whose bytes, if it has any, are the bytes `at` of `buf`.
+    #[inline]
+    pub(crate) fn new(outcome: Outcome<'_>, buf: Buf, at: Range<usize>) -> Self {
+        Self { outcome: outcome.with_bytes(&[]), buf, at }
+    }
+
+    /// The outcome.
+    #[inline]
+    pub fn outcome(&self) -> Outcome<'_> {
+        self.outcome.with_bytes(&self.buf[self.at.clone()])
+    }
+
+    /// The outcome of an operation that returns a value.
+    ///
+    /// # Errors
+    /// As [`Outcome::stored`].
+    #[inline]
+    pub fn into_found(self) -> Result<Option<Value>, EngineError> {
+        match self.outcome {
+            Outcome::Found { version, expires_at_ms, .. } => {
+                Ok(Some(Value::new(self.buf, self.at, version, expires_at_ms)))
+            }
+            Outcome::Absent => Ok(None),
+            other => Err(other.of_another_operation()),
+        }
+    }
+
+    /// The outcome of an operation that returns elements.
+    ///
+    /// # Errors
+    /// As [`Outcome::stored`].
+    pub fn into_vector(self) -> Result<Value, EngineError> {
+        match self.outcome {
+            Outcome::Vector(_) => Ok(Value::new(self.buf, self.at, 0, None)),
+            other => Err(other.of_another_operation()),
+        }
+    }
+
+    /// The buffer, for another operation.
+    pub fn into_buf(self) -> Buf {
+        self.buf
+    }
+}
+
+impl From<Value> for Done {
+    fn from(value: Value) -> Self {
+        let (version, expires_at_ms) = (value.version, value.expires_at_ms());
+        let outcome = Outcome::Found { version, expires_at_ms, value: &[] };
+        Self { outcome, buf: value.buf, at: value.at }
     }
 }
 

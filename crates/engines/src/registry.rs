@@ -13,11 +13,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Sizes, Workers};
 use crate::error::{EngineError, LayoutError};
 use crate::kv::{Kv, NeedsSession, OneOf};
-use crate::kv_direct::{self, Compute};
+use crate::kv_direct::Compute;
 use crate::nessie::hash::TableMap;
 use crate::nessie::{self, AnyClient};
 use crate::net::{Access, Connect, Net};
-use crate::operation::{Operation, Outcome, PutOptions, Value};
+use crate::operation::{Batch, Operation, Outcome, PutOptions, Value};
 use crate::region::{TableEntry, TableParams};
 use crate::requests::mailboxes::MailedRequests;
 use crate::requests::{RequestMap, Service};
@@ -348,6 +348,27 @@ macro_rules! engines {
                 }
             }
 
+            /// As [`Kv::shares`].
+            pub fn shares(&self, is_read: bool) -> bool {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$variant(client) => client.shares(is_read),)*
+                    Self::NeedsSession(client) => client.shares(is_read),
+                }
+            }
+
+            /// As [`Kv::execute_many`].
+            pub fn execute_many<'a>(
+                &'a self,
+                batch: Batch<'a>,
+                done: &'a mut dyn FnMut(usize, Outcome<'_>),
+            ) -> Operating<'a, ()> {
+                match self {
+                    $($(#[cfg($cfg)])?
+                    Self::$variant(client) => Box::pin(client.execute_many(batch, done)),)*
+                    Self::NeedsSession(client) => Box::pin(client.execute_many(batch, done)),
+                }
+            }
+
             /// As [`Kv::come_to_rest`].
             pub fn come_to_rest(&self) -> Operating<'_, ()> {
                 match self {
@@ -375,59 +396,6 @@ macro_rules! engines {
             }
         }
     };
-}
-
-impl<N: Net> Kv for Client<N> {
-    type Fabric = N::Direct;
-
-    fn fabric(&self) -> &N::Direct {
-        self.direct()
-    }
-
-    fn counted(&self) -> VerbCount {
-        Self::counted(self)
-    }
-
-    fn retries(&self) -> u64 {
-        Self::retries(self)
-    }
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        Self::get(self, key, buf).await
-    }
-
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        Self::contains(self, key).await
-    }
-
-    async fn execute(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        Self::execute(self, key, operation).await
-    }
-
-    async fn get_and_touch(
-        &self,
-        key: &[u8],
-        options: PutOptions,
-        buf: Buf,
-    ) -> Result<Option<Value>, EngineError> {
-        Self::get_and_touch(self, key, options, buf).await
-    }
-
-    async fn come_to_rest(&self) -> Result<(), EngineError> {
-        Self::come_to_rest(self).await
-    }
-
-    fn leave(&self) {
-        Self::leave(self);
-    }
-
-    async fn detach(&self) -> Result<(), EngineError> {
-        Self::detach(self).await
-    }
 }
 
 /// An operation of a client whose engine is known only at run time, boxed to keep futures small.
@@ -532,15 +500,6 @@ impl<N: Net> Client<N> {
     pub fn in_place(&self) -> Option<&nessie::Client<N::Direct>> {
         match self {
             Self::Nessie(OneOf::First(client)) => Some(client),
-            _ => None,
-        }
-    }
-
-    /// The client, if it packs the operations of a batch into few messages.
-    #[inline]
-    pub fn packing(&self) -> Option<&kv_direct::Client<N::Waiting>> {
-        match self {
-            Self::KvDirect(client) => Some(client),
             _ => None,
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_engines::requests::packet::OutcomeWriter;
 use loch_engines::requests::*;
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::sim::{Faults, Profile, World};
@@ -71,8 +72,8 @@ impl Rig {
     fn poll(&mut self) -> Option<Incoming> {
         let found = self.inbox.poll(&self.endpoint, &mut self.message).unwrap();
         if let Some(Incoming::Execute(ticket)) = &found {
-            let stored = Answer::Done(Outcome::Stored(1));
-            assert!(self.inbox.complete(ticket, &stored, &mut Buf::new()), "it is done once");
+            let stored = OutcomeWriter::one(&Ok(Outcome::Stored(1)));
+            assert!(self.inbox.complete(ticket, stored).1, "it is done once");
         }
         found
     }
@@ -239,8 +240,7 @@ fn a_request_for_another_incarnation_is_refused_once_each_time_that_it_is_sent()
         let mut ticket = rig.ticket(0, 2);
         (ticket.worker, ticket.attempt) = (ticket.worker.wrapping_add(1), attempt);
         rig.write(&ticket, 0);
-        let stale = Answer::Stale(rig.inbox.incarnation()).short();
-        assert_eq!(rig.poll(), Some(Incoming::Answer(ticket, stale)));
+        assert_eq!(rig.poll(), Some(Incoming::Answer(ticket)));
         for _ in 0..9 {
             assert_eq!(rig.poll(), None);
         }
@@ -291,11 +291,11 @@ fn a_read_may_be_executed_again_and_a_mutation_must_not() {
         let mut message = Buf::new();
         ticket.write(&Body::one(b"key", operation), Seal::CHECKSUM, &mut message);
         assert_eq!(rig.inbox.accept(&message), Some(Incoming::Execute(ticket)));
-        let absent = Answer::Done(Outcome::Absent);
-        assert_eq!(rig.inbox.complete(&ticket, &absent, &mut Buf::new()), is_once);
+        let absent = OutcomeWriter::one(&Ok(Outcome::Absent));
+        assert_eq!(rig.inbox.complete(&ticket, absent).1, is_once);
         let again = match is_once {
             false => Incoming::Execute(ticket),
-            true => Incoming::Answer(ticket, absent.short()),
+            true => Incoming::Answer(ticket),
         };
         assert_eq!(rig.inbox.accept(&message), Some(again));
     }

@@ -15,7 +15,7 @@ use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};
 use loch_engines::lines::{HostMemory, Line, Near};
-use loch_engines::operation::{Conditional, Expect, Found, PutOptions};
+use loch_engines::operation::{Batch, Conditional, Expect, Found, Outcome, PutOptions};
 use loch_engines::requests::{Area, Holder, RequestMap, Timing, Turns, WorkerId};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::lanes;
@@ -247,6 +247,35 @@ fn a_key_that_everybody_wants_is_counted_once_for_each() {
     }
 }
 
+async fn get_many<K: AsRef<[u8]>>(
+    client: &Client<SimEndpoint>,
+    keys: &[K],
+    mut found: impl FnMut(usize, Option<Found<'_>>),
+) -> Result<(), EngineError> {
+    let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+    let mut done = |key: usize, outcome: Outcome<'_>| match outcome {
+        Outcome::Found { version, expires_at_ms, value } => {
+            found(key, Some(Found { version, value, expires_at_ms }));
+        }
+        other => {
+            assert_eq!(other, Outcome::Absent);
+            found(key, None);
+        }
+    };
+    client.execute_many(Batch::Get(&keys), &mut done).await
+}
+
+async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    client: &Client<SimEndpoint>,
+    pairs: &[(K, V)],
+    mut stored: impl FnMut(usize, u64),
+) -> Result<(), EngineError> {
+    let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
+    let mut done =
+        |pair: usize, outcome: Outcome<'_>| stored(pair, outcome.stored().expect("it is a PUT"));
+    client.execute_many(Batch::Put(&pairs), &mut done).await
+}
+
 /// Requests to another node's workers, and the replies to them.
 fn messages(client: &Client<SimEndpoint>) -> u64 {
     client.counted().verbs
@@ -275,7 +304,7 @@ fn a_batch_travels_in_as_few_packets_as_it_fills() {
         let least = 2 * workers.len() as u64;
         let pairs: Vec<_> = keys.iter().map(|key| (key, key)).collect();
         let (before, mut stored) = (messages(&client), 0);
-        client.put_many(&pairs, |_, _| stored += 1).await.unwrap();
+        put_many(&client, &pairs, |_, _| stored += 1).await.unwrap();
         assert_eq!((stored, messages(&client) - before), (40, least));
 
         let missing: Vec<[u8; 4]> = at(1).skip(1_000).take(20).collect();
@@ -285,7 +314,7 @@ fn a_batch_travels_in_as_few_packets_as_it_fills() {
             let value = value.map(|it| it.value.to_vec());
             assert_eq!(found[number].replace(value), None, "one answer for each key");
         };
-        client.get_many(&both, take).await.unwrap();
+        get_many(&client, &both, take).await.unwrap();
         assert_eq!(messages(&client) - before, least);
         for (key, found) in both.iter().zip(found) {
             let expected = keys.contains(key).then(|| key.to_vec());
@@ -302,13 +331,13 @@ fn a_batch_travels_in_as_few_packets_as_it_fills() {
         let take = |number: usize, value: Option<Found<'_>>| {
             found[number] = Some(value.map(|it| it.value.to_vec()));
         };
-        client.get_many(&many, take).await.unwrap();
+        get_many(&client, &many, take).await.unwrap();
         for (number, (key, found)) in many.iter().zip(found).enumerate() {
             let short = keys.contains(key).then(|| key.to_vec());
             let expected = if number % 10 == 0 { Some(value(key)) } else { short };
             assert_eq!(found, Some(expected), "key {number}");
         }
-        client.get_many::<&[u8]>(&[], |_, _| panic!("no key")).await.unwrap();
+        get_many::<&[u8]>(&client, &[], |_, _| panic!("no key")).await.unwrap();
     });
     rig.finish(&[process]);
     rig.world.end();
@@ -322,22 +351,23 @@ fn a_batch_ends_at_an_operation_that_is_refused() {
     rig.world.start(process, async move {
         let (long, mut stored) = (vec![7; VALUE_MAX as usize + 1], Vec::new());
         let pairs = [(&b"a"[..], &b"1"[..]), (b"b", &long), (b"c", b"3")];
-        let refused = client.put_many(&pairs, |pair, _| stored.push(pair)).await;
+        let refused = put_many(&client, &pairs, |pair, _| stored.push(pair)).await;
         let expected = EngineError::ValueTooLong { len: VALUE_MAX + 1, max: VALUE_MAX };
         assert_eq!((refused, stored), (Err(expected), vec![0]));
         let mut found = Vec::new();
         let keys = [&b"a"[..], b"c", b"", b"a"];
-        let refused = client.get_many(&keys, |key, value| found.push((key, value.is_some()))).await;
+        let refused =
+            get_many(&client, &keys, |key, value| found.push((key, value.is_some()))).await;
         assert_eq!(refused, Err(EngineError::KeyEmpty));
         assert_eq!(found, [(0, true), (1, false)]);
         // Memory runs out in the middle of a packet.
         let keys: Vec<[u8; 2]> = (0..1_000u16).map(u16::to_le_bytes).collect();
         let pairs: Vec<_> = keys.iter().map(|key| (key, [1; 2_000])).collect();
         let mut stored = 0;
-        let full = client.put_many(&pairs, |_, _| stored += 1).await;
+        let full = put_many(&client, &pairs, |_, _| stored += 1).await;
         assert!(matches!(full, Err(EngineError::OutOfMemory { .. })), "{full:?}");
         let mut there = 0;
-        client.get_many(&keys, |_, value| there += usize::from(value.is_some())).await.unwrap();
+        get_many(&client, &keys, |_, value| there += usize::from(value.is_some())).await.unwrap();
         assert_eq!(there, stored, "what was told is there, and nothing else");
     });
     rig.finish(&[process]);

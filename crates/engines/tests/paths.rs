@@ -2,6 +2,7 @@
 
 use loch_engines::operation::Outcome;
 use loch_engines::requests::message::{Expected, ReplyHead};
+use loch_engines::requests::packet::{OutcomeWriter, Outcomes};
 use loch_engines::requests::*;
 use loch_fabric::lanes::block_on;
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
@@ -85,9 +86,8 @@ fn a_reply_is_kept_for_the_lane_that_waits_for_it() {
     let reply = |slot: u16, number: u64, version: u64| {
         let mut ticket = Ticket::new(0, 1, &Body::Hello);
         (ticket.reply, ticket.number) = (slot, number);
-        let short = Answer::Done(Outcome::Stored(version)).short();
-        let mut message = Buf::new();
-        ReplyHead::new(&ticket, 0, 1, short, &[]).write(&[], Seal::CHECKSUM, &mut message);
+        let mut message = OutcomeWriter::one(&Ok(Outcome::Stored(version)));
+        ReplyHead::new(&ticket, 0, 1, message.len()).finish(Seal::CHECKSUM, &mut message);
         rig.workers[0].1.send(rig.client.process(), &message).unwrap();
         while rig.world.step() {}
     };
@@ -96,20 +96,20 @@ fn a_reply_is_kept_for_the_lane_that_waits_for_it() {
         let mut message = Buf::new();
         let head = replies.poll(&rig.client, &expected, &mut message).unwrap();
         assert!(head.is_none() || ReplyHead::read(&message, Seal::CHECKSUM) == head);
-        head.and_then(|head| head.short.answer(&[]))
+        head.map(|head| Outcomes::new(1).next(&message[..head.packet_len()]).unwrap().unwrap())
+            .map(|outcome| outcome.unwrap().stored().unwrap())
     };
-    let stored = |version| Some(Answer::Done(Outcome::Stored(version)));
     reply(1, 7, 70);
     // Whatever others send is passed over.
     rig.workers[0].1.send(rig.client.process(), b"nonsense").unwrap();
     reply(9, 7, 99);
     reply(0, 6, 60);
-    assert_eq!((look(0, 6), look(0, 6)), (stored(60), None));
-    assert_eq!((look(1, 7), look(1, 7)), (stored(70), None));
+    assert_eq!((look(0, 6), look(0, 6)), (Some(60), None));
+    assert_eq!((look(1, 7), look(1, 7)), (Some(70), None));
     // Of what came for a lane the newest counts, and only if it is what the lane waits for.
     for (slot, number, version) in [(1, 8, 80), (1, 9, 90), (0, 6, 61)] {
         reply(slot, number, version);
     }
     assert_eq!(look(0, 8), None);
-    assert_eq!((look(1, 9), look(1, 8)), (stored(90), None));
+    assert_eq!((look(1, 9), look(1, 8)), (Some(90), None));
 }

@@ -117,6 +117,7 @@ impl Rig {
             seed: 1,
             value_bytes_max: VALUE_BYTES_MAX,
             send_bytes_max: usize::MAX,
+            batch: 16,
         };
         let timing = Timing { resend_us: 100, timeout_us: 3_000 };
         (process, Client::new(self.world.endpoint(process), access, &session, timing))

@@ -14,6 +14,7 @@ use loch_engines::epoch::Session;
 use loch_engines::limits::KEY_BYTES_MAX;
 use loch_engines::operation::{Conditional, Operation, Outcome, PutOptions};
 use loch_engines::requests::message::{Expected, ReplyHead};
+use loch_engines::requests::packet::{Answered, OutcomeWriter};
 use loch_engines::requests::*;
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RegionId, RemoteAddr, lanes};
@@ -28,14 +29,19 @@ const KEY: &[u8] = b"key";
 const PUT: Operation<'_> =
     Operation::Put { value: b"value", options: PutOptions { expires_at_ms: None } };
 
+/// Makes the reply to a request.
+type Replies = Box<dyn Fn(&Ticket) -> (ReplyHead, Buf)>;
+
 /// The fate of a request that is sent.
 enum Fate {
     /// It is lost, or nobody answers.
     Silence,
-    /// It is answered.
-    Answer(Answer<'static>),
-    /// It is answered by this head.
-    Reply(Box<dyn Fn(&Ticket) -> ReplyHead>),
+    /// It is answered with this outcome.
+    Answer(Answered<'static>),
+    /// A worker of this incarnation says that it was for another one.
+    Stale(u32),
+    /// It is answered by this head and packet.
+    Reply(Replies),
     /// The fabric says so.
     Fails(FabricError),
 }
@@ -62,9 +68,8 @@ impl Script {
         Self { fates, sent, came, greetings, seeks: Rc::default(), found: Rc::default() }
     }
 
-    fn reply(&self, head: ReplyHead, value: &[u8]) {
-        let mut message = Buf::new();
-        head.write(value, Seal::CHECKSUM, &mut message);
+    fn reply(&self, head: ReplyHead, mut message: Buf) {
+        head.finish(Seal::CHECKSUM, &mut message);
         self.came.borrow_mut().push((head, message, false));
     }
 
@@ -87,12 +92,18 @@ impl<F: Fabric> RequestPath<F> for Script {
         let done = match self.fates.borrow_mut().pop_front() {
             None | Some(Fate::Silence) => Ok(Sent::Written),
             Some(Fate::Fails(error)) => Err(error),
-            Some(Fate::Answer(answer)) => {
-                self.reply(head(&ticket, &answer), answer.value());
+            Some(Fate::Answer(outcome)) => {
+                let packet = OutcomeWriter::one(&outcome);
+                self.reply(ReplyHead::new(&ticket, 1, 9, packet.len()), packet);
+                Ok(Sent::Written)
+            }
+            Some(Fate::Stale(incarnation)) => {
+                self.reply(ReplyHead::new(&ticket, 1, incarnation, 0), Buf::new());
                 Ok(Sent::Written)
             }
             Some(Fate::Reply(head)) => {
-                self.reply(head(&ticket), &[]);
+                let (head, packet) = head(&ticket);
+                self.reply(head, packet);
                 Ok(Sent::Written)
             }
         };
@@ -136,11 +147,6 @@ impl<F: Fabric> ReplyPath<F> for Script {
         assert_eq!(worker, TO);
         self.found.set(self.found.get() + 1);
     }
-}
-
-/// The head of the worker's reply to a request.
-fn head(ticket: &Ticket, answer: &Answer<'_>) -> ReplyHead {
-    ReplyHead::new(ticket, 1, 9, answer.short(), answer.value())
 }
 
 /// Two nodes with a worker each; the client is the first one's.
@@ -202,12 +208,12 @@ impl Rig {
 }
 
 fn stored(version: u64) -> Fate {
-    Fate::Answer(Answer::Done(Outcome::Stored(version)))
+    Fate::Answer(Ok(Outcome::Stored(version)))
 }
 
 /// The worker's incarnation is known.
 fn met() -> [Fate; 2] {
-    [Fate::Answer(Answer::Stale(9)), stored(1)]
+    [Fate::Stale(9), stored(1)]
 }
 
 fn is_ambiguous<T>(told: &Result<T, EngineError>) -> bool {
@@ -293,7 +299,7 @@ fn an_error_of_the_fabric_is_told_if_nothing_can_have_been_changed() {
 /// if it was sent more than once.
 #[test]
 fn a_worker_that_started_anew_makes_what_was_sent_twice_ambiguous() {
-    let renewed = || Fate::Answer(Answer::Stale(10));
+    let renewed = || Fate::Stale(10);
     let rig = Rig::new(met().into_iter().chain([renewed(), stored(2)]));
     rig.call(PUT).unwrap();
     assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(2));
@@ -304,10 +310,10 @@ fn a_worker_that_started_anew_makes_what_was_sent_twice_ambiguous() {
     rig.call(PUT).unwrap();
     assert!(is_ambiguous(&rig.call(PUT)));
     // Reads do not mind, nor does a request that was for no incarnation.
-    let absent = || Fate::Answer(Answer::Done(Outcome::Absent));
+    let absent = || Fate::Answer(Ok(Outcome::Absent));
     let rig = Rig::new(met().into_iter().chain([Fate::Silence, renewed(), absent()]));
     rig.call(PUT).unwrap();
-    assert!(rig.call(Operation::Get).unwrap().into_found().unwrap().is_none());
+    assert!(rig.call(Operation::Get).unwrap().into_done().unwrap().into_found().unwrap().is_none());
     let rig = Rig::new([Fate::Silence].into_iter().chain(met()));
     assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(1));
 }
@@ -315,8 +321,6 @@ fn a_worker_that_started_anew_makes_what_was_sent_twice_ambiguous() {
 /// The reply to an older request, of another worker, or to the session before this one.
 #[test]
 fn a_reply_to_something_else_is_not_taken() {
-    let done = Answer::Done(Outcome::Stored(5));
-    let short = done.short();
     let wrong: [fn(&mut Ticket, &mut u16); 4] = [
         |ticket, _| ticket.number += 1,
         |ticket, _| ticket.session += 1,
@@ -327,7 +331,8 @@ fn a_reply_to_something_else_is_not_taken() {
         let reply = move |ticket: &Ticket| {
             let (mut ticket, mut source) = (*ticket, 1);
             wrong(&mut ticket, &mut source);
-            ReplyHead::new(&ticket, source, 9, short, &[])
+            let packet = OutcomeWriter::one(&Ok(Outcome::Stored(5)));
+            (ReplyHead::new(&ticket, source, 9, packet.len()), packet)
         };
         let rig = Rig::new([Fate::Reply(Box::new(reply)), stored(6)]);
         assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(6));
@@ -343,17 +348,17 @@ fn keys_and_values_that_do_not_fit_are_refused_before_anything_is_sent() {
             requester.call(&*endpoint, TO, &key, operation, Buf::new()).await.map(|_| ())
         })
     };
-    // A slot has 256 bytes, 56 of which are neither key nor value.
-    for (key, value) in [(1, 199), (100, 100), (200, 0)] {
+    // A slot has 256 bytes, 72 of which may be neither key nor value.
+    for (key, value) in [(1, 183), (100, 84), (184, 0)] {
         assert_eq!(ask(&Rig::new(met()), key, value), Ok(()));
     }
     let rig = Rig::new([]);
     assert_eq!(ask(&rig, 0, 1), Err(EngineError::KeyEmpty));
-    for key in [201, KEY_BYTES_MAX] {
-        assert_eq!(ask(&rig, key, 0), Err(EngineError::KeyTooLong { len: key, max: 200 }));
+    for key in [185, KEY_BYTES_MAX] {
+        assert_eq!(ask(&rig, key, 0), Err(EngineError::KeyTooLong { len: key, max: 184 }));
     }
-    for (key, len) in [(1, 200), (200, 1)] {
-        let error = EngineError::ValueTooLong { len, max: 200 - key as u64 };
+    for (key, len) in [(1, 184), (184, 1)] {
+        let error = EngineError::ValueTooLong { len, max: 184 - key as u64 };
         assert_eq!(ask(&rig, key, len as usize), Err(error));
     }
     assert!(rig.script.tickets().is_empty());
@@ -464,19 +469,19 @@ type Asks = fn(&Reply) -> Result<String, EngineError>;
 #[test]
 fn each_question_has_its_answer_and_no_other() {
     let answers = [
-        Answer::Done(Outcome::Found { version: 3, expires_at_ms: Some(4), value: b"found" }),
-        Answer::Done(Outcome::Absent),
-        Answer::Done(Outcome::Contained(true)),
-        Answer::Done(Outcome::Contained(false)),
-        Answer::Done(Outcome::Stored(6)),
-        Answer::Done(Outcome::Refused(Some(7))),
-        Answer::Done(Outcome::Refused(None)),
-        Answer::Done(Outcome::Deleted(true)),
-        Answer::Done(Outcome::Deleted(false)),
-        Answer::Done(Outcome::Scalar(8)),
-        Answer::Packet(b"results"),
+        Outcome::Found { version: 3, expires_at_ms: Some(4), value: b"found" },
+        Outcome::Absent,
+        Outcome::Contained(true),
+        Outcome::Contained(false),
+        Outcome::Stored(6),
+        Outcome::Refused(Some(7)),
+        Outcome::Refused(None),
+        Outcome::Deleted(true),
+        Outcome::Deleted(false),
+        Outcome::Scalar(8),
+        Outcome::Vector(b"elements"),
     ];
-    let asks: [(Asks, &[usize]); 6] = [
+    let asks: [(Asks, &[usize]); 5] = [
         (|reply| reply.outcome().and_then(Outcome::contained).map(|it| it.to_string()), &[2, 3]),
         (|reply| reply.outcome().and_then(Outcome::stored).map(|it| it.to_string()), &[4]),
         (
@@ -485,25 +490,18 @@ fn each_question_has_its_answer_and_no_other() {
         ),
         (|reply| reply.outcome().and_then(Outcome::deleted).map(|it| it.to_string()), &[7, 8]),
         (|reply| reply.outcome().and_then(Outcome::scalar).map(|it| it.to_string()), &[9]),
-        (|reply| reply.packed().map(|it| String::from_utf8_lossy(it).into()), &[10]),
     ];
-    let expected = |ask: usize, answer: usize| match (ask, &answers[answer]) {
-        (2, Answer::Done(Outcome::Stored(version))) => format!("{:?}", Conditional::Done(*version)),
-        (2, Answer::Done(Outcome::Refused(version))) => {
-            format!("{:?}", Conditional::Refused(*version))
-        }
-        (_, Answer::Done(Outcome::Contained(is) | Outcome::Deleted(is))) => is.to_string(),
-        (_, Answer::Done(Outcome::Stored(number) | Outcome::Scalar(number))) => number.to_string(),
-        (_, Answer::Packet(results)) => String::from_utf8_lossy(results).into(),
+    let expected = |ask: usize, answer: usize| match (ask, answers[answer]) {
+        (2, Outcome::Stored(version)) => format!("{:?}", Conditional::Done(version)),
+        (2, Outcome::Refused(version)) => format!("{:?}", Conditional::Refused(version)),
+        (_, Outcome::Contained(is) | Outcome::Deleted(is)) => is.to_string(),
+        (_, Outcome::Stored(number) | Outcome::Scalar(number)) => number.to_string(),
         (_, other) => unreachable!("{other:?}"),
     };
-    for (number, answer) in answers.iter().enumerate() {
-        let rig = Rig::new([Fate::Answer(answer.clone())]);
+    for (number, outcome) in answers.into_iter().enumerate() {
+        let rig = Rig::new([Fate::Answer(Ok(outcome))]);
         let reply = rig.call(Operation::Get).unwrap();
-        match answer {
-            Answer::Done(outcome) => assert_eq!(reply.outcome(), Ok(*outcome)),
-            _ => assert!(matches!(reply.outcome(), Err(EngineError::Damaged { .. }))),
-        }
+        assert_eq!(reply.outcome(), Ok(outcome));
         for (ask, (says, own)) in asks.iter().enumerate() {
             match says(&reply) {
                 Ok(said) => assert_eq!(said, expected(ask, number)),
@@ -511,7 +509,9 @@ fn each_question_has_its_answer_and_no_other() {
                 Err(error) => panic!("{error}"),
             }
         }
-        let found = reply.into_found();
+        let done = reply.into_done().unwrap();
+        assert_eq!(done.outcome(), outcome);
+        let found = done.into_found();
         match number {
             0 => {
                 let value = found.unwrap().unwrap();
@@ -524,15 +524,24 @@ fn each_question_has_its_answer_and_no_other() {
     }
 }
 
+/// One outcome is wanted, and the worker tells none, a failure, two, or nonsense.
 #[test]
-fn the_results_of_a_packet_lie_where_it_says() {
-    let rig = Rig::new([Fate::Answer(Answer::Packet(b"results"))]);
-    let reply = rig.run(|requester, endpoint| async move {
-        requester.call_packed(&*endpoint, TO, b"packet", true, Buf::new()).await.unwrap()
-    });
-    assert_eq!(reply.packed().unwrap(), b"results");
-    let at = reply.value_at();
-    assert_eq!(&reply.into_buf()[at], b"results");
+fn a_packet_of_other_outcomes_than_one_is_no_answer() {
+    let told = |packet: Buf| {
+        let reply = move |ticket: &Ticket| {
+            let head = ReplyHead::new(ticket, 1, 9, packet.len());
+            (head, packet.clone())
+        };
+        Rig::new([Fate::Reply(Box::new(reply))]).call(PUT).unwrap().into_done()
+    };
+    let failure = Failure::ValueTooLong { len: 9, max: 8 };
+    let error = EngineError::ValueTooLong { len: 9, max: 8 };
+    assert_eq!(told(OutcomeWriter::one(&Err(failure))).err(), Some(error));
+    let mut two = OutcomeWriter::default();
+    [1, 2].iter().for_each(|version| two.push(&Ok(Outcome::Stored(*version))));
+    for packet in [two.take(), Buf::from(vec![0]), Buf::from(vec![0x80])] {
+        assert!(matches!(told(packet), Err(EngineError::Damaged { .. })));
+    }
 }
 
 /// The output of a future, unless it is dropped after so many polls.
@@ -563,11 +572,10 @@ fn requests_that_are_dropped_anywhere_leave_their_slots_to_others() {
             // Nobody answers.
             let both = [PUT, PUT].map(|put| within(polls, call(put)));
             lanes::run(2, both, |ended| assert!(ended.is_none())).await;
-            let absent = Answer::Done(Outcome::Absent);
-            script.fates.borrow_mut().push_back(Fate::Answer(absent));
+            script.fates.borrow_mut().push_back(Fate::Answer(Ok(Outcome::Absent)));
             call(Operation::Get).await
         });
-        assert!(found.unwrap().into_found().unwrap().is_none(), "{polls}");
+        assert!(found.unwrap().into_done().unwrap().into_found().unwrap().is_none(), "{polls}");
         // It came at the first attempt.
         assert_eq!(rig.script.tickets().last().map(|ticket| ticket.attempt), Some(0), "{polls}");
     }

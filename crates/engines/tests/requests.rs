@@ -10,6 +10,7 @@ use loch_engines::epoch::Session;
 use loch_engines::error::EngineError;
 use loch_engines::operation::{Expect, Operation, Outcome, PutOptions};
 use loch_engines::requests::message::Expected;
+use loch_engines::requests::packet::OutcomeWriter;
 use loch_engines::requests::*;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{Region, ShmEndpoint};
@@ -66,7 +67,7 @@ impl Rig {
 
     /// A PUT by a session that says it is `session`, served as a worker does.
     fn put(&mut self, session: u64) -> Result<(), EngineError> {
-        let reply = self.ask(session, put(b"value"), Answer::Done(Outcome::Stored(5)));
+        let reply = self.ask(session, put(b"value"), Outcome::Stored(5));
         reply.map(|reply| assert_eq!(reply.outcome().unwrap().stored(), Ok(5)))
     }
 
@@ -74,7 +75,7 @@ impl Rig {
         &mut self,
         session: u64,
         operation: Operation<'_>,
-        answer: Answer<'_>,
+        outcome: Outcome<'_>,
     ) -> Result<Reply, EngineError> {
         let client = endpoint(&self.region);
         let replies = WrittenReplies::of(&self.map, self.map.area().client(0, SLOT));
@@ -87,17 +88,12 @@ impl Rig {
         let serves = async {
             let mut message = Buf::new();
             loop {
-                let mut reply = Buf::new();
-                let ticket = match inbox.poll(server, &mut message).unwrap() {
+                let (ticket, reply) = match inbox.poll(server, &mut message).unwrap() {
                     Some(Incoming::Execute(ticket)) => {
-                        assert_eq!(ticket.request(&message).operation, operation);
-                        inbox.complete(&ticket, &answer, &mut reply);
-                        ticket
+                        assert_eq!(ticket.request(&message).unwrap().operation, operation);
+                        (ticket, inbox.complete(&ticket, OutcomeWriter::one(&Ok(outcome))).0)
                     }
-                    Some(Incoming::Answer(ticket, short)) => {
-                        inbox.repeat(&ticket, short, &mut reply);
-                        ticket
-                    }
+                    Some(Incoming::Answer(ticket)) => (ticket, inbox.repeat(&ticket, Buf::new())),
                     Some(Incoming::Hello(_)) | None => {
                         server.yield_now().await;
                         continue;
@@ -160,8 +156,7 @@ fn whoever_does_not_know_the_secret_gets_nothing_done_and_no_answer() {
         panic!("the victim's own PUT is not executed");
     };
     // Its reply proves where it came from, too.
-    let mut reply = Buf::new();
-    rig.inbox.complete(&ticket, &Answer::Done(Outcome::Stored(5)), &mut reply);
+    let (reply, _) = rig.inbox.complete(&ticket, OutcomeWriter::one(&Ok(Outcome::Stored(5))));
     let head = |secret| message::ReplyHead::read(&reply, Seal::of_reply(secret));
     assert!(head(SECRET).is_some() && head(None).is_none());
     assert!(message::ReplyHead::read(&reply, Seal::of_request(SECRET)).is_none());
@@ -194,16 +189,17 @@ fn a_worker_whose_requests_are_written_takes_greetings_alone_as_datagrams() {
 #[test]
 fn a_message_may_fill_its_slot() {
     let mut rig = Rig::new(true);
-    let (value, found) = ([7; 133], [8; 144]);
+    let (value, found) = ([7; 117], [8; 136]);
+    let got = Outcome::Found { version: 5, expires_at_ms: Some(4), value: &found };
     let (expect, options) = (Expect::Version(3), PutOptions { expires_at_ms: Some(4) });
     let longest = Operation::PutIf { value: &value, expect, options };
-    let reply = rig.ask(OWN, longest, Answer::Done(Outcome::Stored(6))).unwrap();
+    let reply = rig.ask(OWN, longest, Outcome::Stored(6)).unwrap();
     assert_eq!(reply.outcome().unwrap().stored(), Ok(6));
-    let reply = rig.ask(OWN + 1, Operation::Get, Answer::found(&found, 5, None));
+    let reply = rig.ask(OWN + 1, Operation::Get, got);
     assert!(reply.is_err(), "the slot is another session's");
     rig.slots.borrow_mut().insert(SLOT, Holder::new(OWN + 1, SECRET));
-    let reply = rig.ask(OWN + 1, Operation::Get, Answer::found(&found, 5, None)).unwrap();
-    assert_eq!(&reply.into_found().unwrap().unwrap()[..], found);
+    let reply = rig.ask(OWN + 1, Operation::Get, got).unwrap();
+    assert_eq!(&reply.into_done().unwrap().into_found().unwrap().unwrap()[..], found);
 }
 
 /// A request names the slot that waits for its reply. One that names a slot behind its client's own
@@ -215,8 +211,7 @@ fn a_reply_is_written_into_a_slot_of_its_client_or_nowhere() {
     let send = |reply_slot: u16, value: &[u8]| {
         let mut ticket = Ticket::new(0, OWN, &Body::one(b"key", Operation::Get));
         (ticket.number, ticket.reply) = (1, reply_slot);
-        let mut reply = Buf::new();
-        rig.inbox.repeat(&ticket, Answer::Done(Outcome::Absent).short(), &mut reply);
+        let mut reply = rig.inbox.repeat(&ticket, Buf::new());
         reply.extend_from_slice(value);
         block_on(send_reply(&rig.server, &rig.map, HOME, &ticket, reply)).1.unwrap();
     };
@@ -228,7 +223,7 @@ fn a_reply_is_written_into_a_slot_of_its_client_or_nowhere() {
     for slot in [replies, replies + 1, u16::MAX] {
         send(slot, &[]);
     }
-    send(replies - 1, &[7; 145]);
+    send(replies - 1, &[7; 161]);
     assert!((0..replies).all(|slot| slot_is_empty(0, slot) && slot_is_empty(1, slot)));
     send(replies - 1, &[]);
     assert!(!slot_is_empty(0, replies - 1) && slot_is_empty(1, 0));
@@ -242,8 +237,7 @@ fn each_reply_is_looked_for_in_the_slot_that_its_request_named() {
     for lane in lanes.clone() {
         let mut ticket = Ticket::new(client, OWN, &Body::one(b"key", Operation::Get));
         (ticket.number, ticket.reply) = (u64::from(lane) + 1, lane);
-        let mut reply = Buf::new();
-        rig.inbox.repeat(&ticket, Answer::Done(Outcome::Absent).short(), &mut reply);
+        let reply = rig.inbox.repeat(&ticket, Buf::new());
         block_on(send_reply(&rig.server, &rig.map, HOME, &ticket, reply)).1.unwrap();
     }
     let replies = WrittenReplies::of(&rig.map, client);

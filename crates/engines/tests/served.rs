@@ -11,9 +11,12 @@ use loch_engines::nessie::hash::KeyHash;
 use loch_engines::nessie::{self, CacheLimits};
 use loch_engines::nessie_hybrid;
 use loch_engines::nessie_server::{self, Served, Worker};
-use loch_engines::operation::{Operation, PutOptions};
+use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_engines::requests::message::Expected;
+use loch_engines::requests::packet::{Outcomes, Writer};
 use loch_engines::requests::{
-    ByWrite, Holder, Requester, Service, Timing, Turns, WorkerId, WrittenReplies,
+    Body, Failure, Holder, ReplyPath, Seal, Service, Ticket, Timing, Turns, WorkerId,
+    WrittenReplies,
 };
 use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{Faults, ProcessId, Profile, SimEndpoint, World};
@@ -89,7 +92,7 @@ fn an_operation_costs_a_request_and_a_reply_and_nothing_at_home() {
     let _ = [0, 1].map(|node| start_worker(&world, &map, node, 1));
     let (process, Seat { endpoint, session }) = seat(&world, 0, 2);
     world.start(process, async move {
-        let client = nessie_server::Client::new(endpoint, map, &session, Timing::default());
+        let client = nessie_server::Client::new(endpoint, map, &session, Timing::default(), 16);
         // The far worker's first answer is which incarnation it is.
         for key in 0..20u32 {
             assert_eq!(client.contains(&key.to_le_bytes()).await, Ok(false));
@@ -122,7 +125,7 @@ fn lengths_that_the_table_does_not_take_are_refused_before_a_worker_is_asked() {
     let (world, map) = calm();
     let (process, Seat { endpoint, session }) = seat(&world, 0, 2);
     world.start(process, async move {
-        let client = nessie_server::Client::new(endpoint, map, &session, Timing::default());
+        let client = nessie_server::Client::new(endpoint, map, &session, Timing::default(), 16);
         let empty = client.get(b"", Buf::new()).await.map(|found| found.is_some());
         assert_eq!(empty, Err(EngineError::KeyEmpty));
         assert_eq!(client.delete(b"").await, Err(EngineError::KeyEmpty));
@@ -133,29 +136,56 @@ fn lengths_that_the_table_does_not_take_are_refused_before_a_worker_is_asked() {
     world.end();
 }
 
-/// Only workers of kv-direct unpack packets.
+/// A packet that tells no number of operations gets no reply. One whose end cannot be read, or that
+/// names the key of another node, gets an outcome for each of its operations.
 #[test]
-fn a_packet_is_refused_and_the_worker_goes_on() {
+fn a_worker_goes_on_after_packets_that_no_client_writes() {
     let (world, map) = calm();
     let _ = [0, 1].map(|node| start_worker(&world, &map, node, 1));
     let (process, Seat { endpoint, session }) = seat(&world, 0, 2);
     world.start(process, async move {
-        let table = map.table.clone();
-        let is_far = |key: &u32| KeyHash::of(&table, &key.to_le_bytes()).owner(&table) == 1;
-        let key = (0..).find(is_far).unwrap().to_le_bytes();
-        let replies =
-            WrittenReplies::of(&map.requests, map.requests.area().client(0, session.slot()));
-        let by = ByWrite { home: session.home() };
-        let requester = Requester::new(map.requests, &session, 0, by, replies, Timing::default());
-        let to = WorkerId { node: 1, worker: 0 };
-        for is_read in [true, false] {
-            let refused =
-                requester.call_packed(&endpoint, to, b"packet", is_read, Buf::new()).await;
-            assert_eq!(refused.err(), Some(EngineError::Unsupported));
-            let put = Operation::Put { value: b"value", options: PutOptions::default() };
-            let reply = requester.call(&endpoint, to, &key, put, Buf::new()).await.unwrap();
-            assert!(reply.outcome().unwrap().stored().is_ok());
+        let (table, requests) = (map.table.clone(), map.requests.clone());
+        let key_of = |node: u8| {
+            let is_there =
+                |key: &u32| KeyHash::of(&table, &key.to_le_bytes()).owner(&table) == node;
+            (0..).find(is_there).unwrap().to_le_bytes()
+        };
+        let ([near, far], client) = ([0, 1].map(key_of), requests.area().client(0, session.slot()));
+        let (to, slot_bytes) = (WorkerId { node: 1, worker: 0 }, requests.area().service());
+        let mut incarnation = [0];
+        endpoint.read_words(&[requests.incarnation_addr(to)], &mut incarnation).await.unwrap();
+        let replies = WrittenReplies::of(&requests, client);
+        let send = async |number: u64, bytes: &[u8]| {
+            let body = Body::Packet { bytes, is_read: false };
+            let mut ticket = Ticket::new(client, session.incarnation(), &body);
+            (ticket.worker, ticket.number) = (incarnation[0] as u32, number);
+            let mut message = Buf::new();
+            ticket.write(&body, Seal::CHECKSUM, &mut message);
+            let end =
+                requests.request_addr(to, client, number).add(slot_bytes.request_bytes.into());
+            let at = RemoteAddr::new(end.region(), end.offset() - message.len() as u64);
+            endpoint.write(at, message).await.1.unwrap();
+            endpoint.pause(1_000).await;
+            let session = session.incarnation() as u16;
+            let expected = Expected { number, reply: 0, source: 1, session };
+            let mut reply = Buf::new();
+            let head = replies.poll(&endpoint, &expected, &mut reply).unwrap();
+            head.map(|head| reply[..head.packet_len()].to_vec())
+        };
+        let put = Operation::Put { value: b"value", options: PutOptions::default() };
+        for (number, nonsense) in [(1, &b"\0\0"[..]), (2, b"\xff\xff"), (3, b"\x01")] {
+            assert_eq!(send(number, nonsense).await, None, "there is no reply");
         }
+        let mut packet = Writer::default();
+        packet.push(&far, &put);
+        packet.push(&near, &put);
+        let mut packet = packet.bytes().to_vec();
+        packet[0] = 4;
+        let outcomes = send(4, &packet).await.expect("there is a reply");
+        let outcomes: Vec<_> = Outcomes::new(4).all(&outcomes).map(Result::unwrap).collect();
+        assert!(matches!(outcomes[0], Ok(Outcome::Stored(_))), "{outcomes:?}");
+        assert_eq!(outcomes[2..], [Err(Failure::Malformed); 2]);
+        assert_eq!(outcomes[1], Err(Failure::Unsupported));
     });
     finish(&world, process);
     world.end();
@@ -171,7 +201,7 @@ fn an_idle_client_does_not_notice_that_workers_start_anew() {
     let restarted = Rc::new(Cell::new(false));
     let (waits, table) = (restarted.clone(), map.clone());
     world.start(process, async move {
-        let client = nessie_server::Client::new(endpoint, table, &session, Timing::default());
+        let client = nessie_server::Client::new(endpoint, table, &session, Timing::default(), 16);
         for key in 0..20u32 {
             assert_eq!(client.fetch_add(&key.to_le_bytes(), 5).await, Ok(0));
         }
@@ -206,7 +236,7 @@ fn nobody_is_told_what_became_of_a_mutation_before_the_next_worker_knows() {
     let (is_dead, is_told) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let (waits, tells, table) = (is_dead.clone(), is_told.clone(), map.clone());
     world.start(process, async move {
-        let client = nessie_server::Client::new(endpoint, table, &session, Timing::default());
+        let client = nessie_server::Client::new(endpoint, table, &session, Timing::default(), 16);
         let ours = |key: &u32| {
             KeyHash::of(&client.map().table, &key.to_le_bytes()).owner(&client.map().table) == 0
         };
@@ -270,7 +300,7 @@ fn a_value_that_is_expired_for_its_reader_alone_is_given_up_in_time() {
         let fabric = Ahead { inner: endpoint, by_ms: by_ms.clone() };
         let cache = CacheLimits::default();
         let timing = Timing { timeout_us: 100_000, ..Timing::default() };
-        let client = nessie_hybrid::Client::new(fabric, map, session, cache, timing);
+        let client = nessie_hybrid::Client::new(fabric, map, session, cache, timing, 16);
         for key in 0..2u32 {
             let key = key.to_le_bytes();
             let expires_at_ms = Some(client.fabric().wall_ms() + 10_000);

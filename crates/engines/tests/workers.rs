@@ -14,16 +14,18 @@ use loch_engines::lines::{Line, Near};
 use loch_engines::log::{DiskFaults, Logging, MemoryStorage, Policy};
 use loch_engines::nessie::{self, slab::Chunk};
 use loch_engines::net::{Access, CacheLimits, Connect, Net};
-use loch_engines::operation::{Conditional, Expect, Operation, PutOptions};
+use loch_engines::operation::{Conditional, Expect, Operation, Outcome, PutOptions};
 use loch_engines::region::TableEntry;
 use loch_engines::registry::{Client, EngineId, Map, Options, Shared};
-use loch_engines::requests::{BySend, Holder, Requester, SentReplies, Sessions, Timing, WorkerId};
+use loch_engines::requests::message::ReplyHead;
+use loch_engines::requests::packet::{Answered, Outcomes, Writer};
+use loch_engines::requests::{Body, Failure, Holder, Seal, Sessions, Ticket, Timing, WorkerId};
 use loch_engines::room::Room;
 use loch_engines::serve::{
     self, Attached, Next, Report, WorkerError, WorkerHost, WorkerSite, WorkerTransport,
 };
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, Zeroed, lanes};
+use loch_fabric::{Buf, Fabric, MessageAddress, Messages, RegionId, RemoteAddr, Zeroed, lanes};
 
 const NODE: RegionId = RegionId(0);
 const BASE: u64 = 1 << 16;
@@ -423,25 +425,54 @@ impl Rig {
         found.get().expect("it was found out")
     }
 
-    /// SENDs a packet of operations, and returns the error.
-    fn ask_packed(&self, is_read: bool) -> EngineError {
+    /// SENDs packets of which nothing, or not the end, can be read, and returns the outcomes of
+    /// each.
+    fn send_nonsense(&self) -> Vec<Vec<Answered<'static>>> {
         let process = self.world.add_process(NODE);
         let endpoint = self.world.endpoint(process);
         let session = self.next_session();
         let map = self.map.requests().expect("it has workers").clone();
-        let refused = Rc::new(RefCell::new(None));
-        let told = refused.clone();
+        let outcomes = Rc::new(RefCell::new(Vec::new()));
+        let told = outcomes.clone();
         self.world.start(process, async move {
-            let workers = BySend::seeking(&map);
-            let replies = SentReplies::new(workers.clone(), &map, session.secret());
-            let timing = Timing::default();
-            let requester = Requester::new(map, &session, 0, workers, replies, timing);
+            let mut words = [0; 1 + MessageAddress::WORDS];
             let to = WorkerId { node: 0, worker: 0 };
-            let asked = requester.call_packed(&endpoint, to, b"packet", is_read, Buf::new());
-            *told.borrow_mut() = asked.await.err();
+            endpoint.read_words(&[map.incarnation_addr(to)], &mut words).await.unwrap();
+            let [incarnation, address @ ..] = words;
+            let worker = endpoint.peer(&MessageAddress::from_words(address)).unwrap();
+            let seal = Seal::of_request(session.secret());
+            let client = map.area().client(0, session.slot());
+            let post = |number: u64, body: &Body<'_>| {
+                let mut ticket = Ticket::new(client, session.incarnation(), body);
+                (ticket.worker, ticket.number) = (incarnation as u32, number);
+                let mut message = Buf::new();
+                ticket.write(body, seal, &mut message);
+                endpoint.send(worker, &message).unwrap();
+            };
+            post(1, &Body::Hello);
+            let mut put = Writer::default();
+            put.push(b"key", &Operation::Put { value: VALUE, options: PUT });
+            let mut half = put.bytes().to_vec();
+            half[0] = 3;
+            let packets = [&b"\0\0"[..], b"\xff\xff", b"\x01", b"\x02\0\xff", &half];
+            for (number, bytes) in (1..).zip(packets) {
+                post(number, &Body::Packet { bytes, is_read: false });
+                endpoint.pause(10_000).await;
+                let mut all = Vec::new();
+                if let Ok((_, reply)) = endpoint.try_receive(Buf::new()) {
+                    let head = ReplyHead::read(&reply, Seal::of_reply(session.secret())).unwrap();
+                    let packet = &reply[..head.packet_len()];
+                    let outcomes = Outcomes::new(usize::from(bytes[0])).all(packet);
+                    all.extend(
+                        outcomes
+                            .map(|it| it.unwrap().map(|it| Outcome::Stored(it.stored().unwrap()))),
+                    );
+                }
+                told.borrow_mut().push(all);
+            }
         });
         self.step_until(|| self.world.has_ended(process));
-        refused.take().expect("it is refused")
+        outcomes.take()
     }
 
     /// What a worker reports that has verified everything; a worker that only counts says the same.
@@ -492,9 +523,9 @@ fn workers_of_every_engine_serve_report_attach_and_end() {
     }
 }
 
-/// Only workers of kv-direct unpack packets. A packet is well formed, so any client can send one.
+/// A message is well formed, whatever its packet is, so any client can send one.
 #[test]
-fn workers_that_take_no_packets_refuse_them_and_go_on() {
+fn workers_go_on_after_packets_that_no_client_writes() {
     // Workers of nessie get requests by WRITE (`served.rs`).
     let by_send = |engine: &&EngineId| {
         let needs = engine.needs();
@@ -507,9 +538,12 @@ fn workers_that_take_no_packets_refuse_them_and_go_on() {
             herd.requests = Some(RequestWay::Send);
         }
         let rig = Rig::with(options);
-        for is_read in [true, false] {
-            assert_eq!(rig.ask_packed(is_read), EngineError::Unsupported, "{engine:?}");
-        }
+        let outcomes = rig.send_nonsense();
+        assert!(outcomes[..3].iter().all(Vec::is_empty), "{engine:?}: there is no reply");
+        let malformed = [Err(Failure::Malformed); 2];
+        assert_eq!(outcomes[3], malformed, "{engine:?}");
+        assert!(matches!(outcomes[4][0], Ok(Outcome::Stored(_))), "{engine:?}: {outcomes:?}");
+        assert_eq!(outcomes[4][1..], malformed, "{engine:?}");
         assert!(rig.ask(), "{engine:?} goes on");
         asked += 1;
     }

@@ -1,7 +1,7 @@
 //! Packets of kv-direct's operations and replies: whatever the bytes, they are read up to where
 //! they make no sense, and what was read is written in as many bytes or fewer, and read again.
 
-use loch_engines::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use loch_engines::limits::{KEY_BYTES_MAX, PACKET_OPS_MAX};
 use loch_engines::requests::packet::{
     Answered, Cursor, Malformed, OutcomeWriter, Outcomes, Packed, Writer,
 };
@@ -22,7 +22,7 @@ fn operations(bytes: &[u8]) {
         return;
     };
     let all: Vec<Result<Packed, Malformed>> = cursor.all(bytes).collect();
-    assert!((1..=KV_DIRECT_PACKET_OPS_MAX).contains(&all.len()));
+    assert!((1..=PACKET_OPS_MAX).contains(&all.len()));
     let known: Vec<Packed> = all.iter().map_while(|one| one.ok()).collect();
     assert!(all[known.len()..].iter().all(Result::is_err), "reading ends at the first error");
     let mut packet = Writer::default();

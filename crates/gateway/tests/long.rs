@@ -270,7 +270,7 @@ fn answers_that_are_nowhere_else_have_a_bound_for_all_clients_and_hold_up_no_oth
     let before = own_memory();
     // Short answers first, as if the next ones were short as well.
     let slow_client = |number: usize| {
-        let is_resp = number % 2 == 0;
+        let is_resp = number.is_multiple_of(2);
         let mut client = if is_resp { gateway.resp() } else { gateway.memcached() };
         let [short, long] = match is_resp {
             true => ["EXISTS k#", "GETEX k# PERSIST"],

@@ -13,7 +13,7 @@ use loch_engines::epoch::Session;
 use loch_engines::lines::{Line, Near};
 use loch_engines::log::{Logging, MemoryStorage};
 use loch_engines::net::{Access, CacheLimits, Connect, Net};
-use loch_engines::operation::{Operation, PutOptions};
+use loch_engines::operation::{Batch, Operation, Outcome, PutOptions};
 use loch_engines::region::TableEntry;
 use loch_engines::registry::{Client, Map, Options, Shared};
 use loch_engines::requests::{Holder, Sessions, Timing, WorkerId};
@@ -33,20 +33,69 @@ const SLOTS: u32 = 4;
 const CLIENT: u32 = 1;
 const WORKER: u32 = 2;
 const LANES: usize = 16;
+const BATCH: usize = 32;
 const PUT: Operation<'_> =
     Operation::Put { value: &VALUE, options: PutOptions { expires_at_ms: None } };
 
-/// GETs and PUTs in 16 lanes.
+/// GETs and PUTs one at a time, in 16 lanes, and in batches of 32.
 pub fn paths() -> Vec<Path> {
     let engines = ["nessie-server", "herd", "kv-direct"];
-    let verbs: [(&str, Operations<Rig>); 2] = [("GET", get), ("PUT", put)];
+    let verbs: [(&str, Operations<Rig>); 6] = [
+        ("GET", get_one),
+        ("PUT", put_one),
+        ("GET in 16 lanes", get),
+        ("PUT in 16 lanes", put),
+        ("GET in batches of 32", get_in_batches),
+        ("PUT in batches of 32", put_in_batches),
+    ];
     let path = |engine, (verb, run): (&str, Operations<Rig>)| {
         let rig = Rig::start(engine);
         put(&rig, &(0..RECORDS).map(key_of).collect::<Vec<_>>());
-        let name = format!("{engine} {verb} in {LANES} lanes");
+        let name = format!("{engine} {verb}");
         Path { name, run: Box::new(move |keys| run(&rig, keys)) }
     };
     engines.into_iter().flat_map(|engine| verbs.map(|verb| path(engine, verb))).collect()
+}
+
+fn get_one(rig: &Rig, keys: &[Key]) {
+    let gets = keys.iter().map(|key| rig.client.get(key, Buf::new()));
+    rig.serve(lanes::run(1, gets, |found| {
+        assert!(found.expect("the worker answers").is_some());
+    }));
+}
+
+fn put_one(rig: &Rig, keys: &[Key]) {
+    let puts = keys.iter().map(|key| rig.client.execute(key, PUT));
+    rig.serve(lanes::run(1, puts, |stored| {
+        stored.expect("there is room");
+    }));
+}
+
+fn get_in_batches(rig: &Rig, keys: &[Key]) {
+    rig.serve(async {
+        for batch in keys.chunks(BATCH) {
+            let batch: Vec<_> = batch.iter().map(|key| &key[..]).collect();
+            let mut found = 0;
+            let mut done = |_, outcome: Outcome<'_>| {
+                found += usize::from(matches!(outcome, Outcome::Found { .. }));
+            };
+            let got = rig.client.execute_many(Batch::Get(&batch), &mut done).await;
+            got.expect("the worker answers");
+            assert_eq!(found, batch.len());
+        }
+    });
+}
+
+fn put_in_batches(rig: &Rig, keys: &[Key]) {
+    rig.serve(async {
+        for batch in keys.chunks(BATCH) {
+            let batch: Vec<_> = batch.iter().map(|key| (&key[..], &VALUE[..])).collect();
+            let mut stored = 0;
+            let put = rig.client.execute_many(Batch::Put(&batch), &mut |_, _| stored += 1).await;
+            put.expect("there is room");
+            assert_eq!(stored, batch.len());
+        }
+    });
 }
 
 fn get(rig: &Rig, keys: &[Key]) {
@@ -100,7 +149,7 @@ impl Rig {
             node: 0,
             timing: Timing::default(),
             cache: CacheLimits::default(),
-            batch: LANES,
+            batch: 64,
         };
         let Ok(client) = Client::open(&map, access, memory);
         let serve = async move { shared.serve(&host).await.expect("its memory is there") };

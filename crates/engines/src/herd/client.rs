@@ -13,9 +13,10 @@ use super::key::KeyHash;
 use crate::epoch::Session;
 use crate::kv::Lengths;
 use crate::limits::HERD_ITEM_BYTES_MAX;
+use crate::requests::mailboxes::PACKET_MESSAGE_BYTES;
 use crate::requests::{
-    self, Area, Asker, BySend, ByUnreliableWrite, Owners, RequestMap, RequestPath, Requester, Sent,
-    SentReplies, Timing, WorkerId,
+    self, Area, Asker, BySend, ByUnreliableWrite, Owners, RequestMap, RequestPath, Requester, Room,
+    Sent, SentReplies, Timing, WorkerId,
 };
 
 /// A client of a herd table.
@@ -53,6 +54,14 @@ impl<F: UnreliableWrites + Messages> RequestPath<F> for Way<F::Peer> {
         matches!(self, Self::Send(_))
     }
 
+    #[inline]
+    fn room(&self, fabric: &F) -> usize {
+        match self {
+            Self::Write(_) => usize::MAX,
+            Self::Send(way) => way.room(fabric),
+        }
+    }
+
     fn meet(&self, fabric: &F, worker: WorkerId, at: &MessageAddress) {
         if let Self::Send(way) = self {
             RequestPath::meet(way, fabric, worker, at);
@@ -77,7 +86,7 @@ impl Owners for Partitions {
 impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     /// The client that holds `session`, at the `node`-th node of `map`. `workers` are the addresses
     /// at which all workers of the table receive, and `seed` is the seed with which its keys are
-    /// hashed.
+    /// hashed. The client packs up to `batch` operations into a request.
     ///
     /// # Panics
     /// If the session is an observer's, or its slot is not one of the map's.
@@ -91,11 +100,16 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
         workers: BySend<F::Peer>,
         timing: Timing,
         seed: u64,
+        batch: usize,
     ) -> Self {
         let replies = SentReplies::new(workers, &map, session.secret());
+        let room = Room::of(map.area(), PACKET_MESSAGE_BYTES, batch);
         let requester = Requester::new(map, session, node, requests, replies, timing);
-        let both = Some(HERD_ITEM_BYTES_MAX);
-        let lengths = Lengths { value_bytes_max: u64::MAX, key_and_value_bytes_max: both };
-        Self::over(fabric, Asker::new(requester, Partitions { seed }, lengths))
+        let lengths = Lengths {
+            value_bytes_max: u64::MAX,
+            key_and_value_bytes_max: Some(HERD_ITEM_BYTES_MAX),
+            key_bytes: None,
+        };
+        Self::over(fabric, Asker::new(requester, Partitions { seed }, lengths, room))
     }
 }

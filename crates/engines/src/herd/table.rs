@@ -171,7 +171,7 @@ impl Engine for Herd {
         access: Access,
         connect: C,
     ) -> Result<Self::Client<N>, C::Error> {
-        let Access { session, node, timing, .. } = access;
+        let Access { session, node, timing, batch, .. } = access;
         let (map, seed, home) = (table.mailed.requests().clone(), table.seed, session.home());
         let mailbox = table.mailed.of_client(node, session.slot());
         let fabric = connect.waiting(Some(mailbox))?;
@@ -180,7 +180,7 @@ impl Engine for Herd {
             0 => Way::Send(workers.clone()),
             _ => Way::Write(ByUnreliableWrite { home }),
         };
-        Ok(Client::new(fabric, map, &session, node, way, workers, timing, seed))
+        Ok(Client::new(fabric, map, &session, node, way, workers, timing, seed, batch))
     }
 
     fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {

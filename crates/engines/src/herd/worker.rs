@@ -5,12 +5,12 @@
 //! does nothing; its owner decides how long that is, and on which core the worker runs.
 //!
 //! # Invariants
-//! 1. Requests are executed in the order in which they were taken, each before its reply is sent:
-//!    the moment of execution is the linearization point.
-//! 2. A mutation is executed once for each session, however often its request comes
+//! 1. Operations are executed in the order in which their requests were taken, each before the
+//!    reply is sent: the moment of execution is the linearization point.
+//! 2. A packet that changes something is executed once for each session, however often it comes
 //!    ([`Inbox`](crate::requests::Inbox)).
-//! 3. A request leaves the pipeline after a bounded number of turns, whether other requests come or
-//!    not.
+//! 3. An operation leaves the pipeline after a bounded number of turns, whether other requests come
+//!    or not.
 //!
 //! # Faults
 //! A reply can get lost, or have no address, because its client has not introduced itself to this
@@ -18,6 +18,7 @@
 //! request again, and gets the same answer. When the worker dies all of its values die with it: a
 //! herd table lives only in its workers' memory.
 
+use std::collections::VecDeque;
 use std::ops::DerefMut;
 
 use loch_fabric::{Buf, Fabric, Messages, prefetch_read};
@@ -26,35 +27,49 @@ use super::key::KeyHash;
 use super::pipeline::Pipeline;
 use super::storage::Partition;
 use crate::error::EngineError;
-use crate::requests::{
-    ROUND_MESSAGES_MAX, Request, RequestMap, Round, Server, Sessions, Ticket, WorkerId,
-};
+use crate::limits::PACKET_OPS_MAX;
+use crate::requests::mailboxes::PACKET_MESSAGE_BYTES;
+use crate::requests::packet::{Cursor, Packed};
+use crate::requests::{Failure, RequestMap, Results, Round, Server, Sessions, Ticket, WorkerId};
 use crate::versions::Versions;
 
 const WORDS_OF_LINE: usize = 8;
+/// A turn takes no more requests once it has executed this many operations.
+const TURN_OPERATIONS: u64 = 1 << 10;
 /// Versions that must be available when a turn begins: more than the turn can need.
-const TURN_VERSIONS: u64 = 1 << 10;
+const TURN_VERSIONS: u64 = 1 << 12;
 
 /// The configuration of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The seed with which the table's keys are hashed.
     pub seed: u64,
-    /// Requests in each stage of the pipeline; 0: no pipeline, and nothing is prefetched.
+    /// Operations in each stage of the pipeline; 0: no pipeline, and nothing is prefetched.
     pub depth: usize,
 }
 
-/// The most requests that a stage can hold.
+/// The most operations that a stage can hold.
 pub const DEPTH_MAX: usize = 64;
 
-const _: () = assert!(TURN_VERSIONS as usize >= 2 * ROUND_MESSAGES_MAX + 2 * DEPTH_MAX);
+const _: () =
+    assert!(TURN_VERSIONS as usize >= TURN_OPERATIONS as usize + PACKET_OPS_MAX + 2 * DEPTH_MAX);
 
-/// A request in the pipeline.
+/// An operation in the pipeline: the next one of the oldest open request.
 #[derive(Debug)]
 struct Staged {
-    ticket: Ticket,
+    packed: Packed,
     hash: KeyHash,
+}
+
+/// A request whose operations are in the pipeline.
+#[derive(Debug)]
+struct Open {
+    ticket: Ticket,
     message: Buf,
+    /// The number of its operations.
+    count: usize,
+    /// The number of those that can be read, once all have been.
+    readable: Option<usize>,
 }
 
 /// One worker of a herd table: one partition, and the requests for it.
@@ -62,11 +77,16 @@ pub struct Worker<F: Messages, M = Vec<u64>> {
     requests: Server<F>,
     partition: Partition<M>,
     pipeline: Pipeline<Staged>,
+    /// The requests whose operations are in the pipeline, in their order.
+    open: VecDeque<Open>,
+    /// The outcomes of the oldest of them, and their number.
+    results: Results,
+    known: usize,
     versions: Versions,
     seed: u64,
     /// The time of this turn, once it was needed.
     now_ms: Option<u64>,
-    /// The number of requests that were executed.
+    /// The number of operations that were executed.
     executed: u64,
 }
 
@@ -91,9 +111,12 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         assert!(depth <= DEPTH_MAX, "a pipeline of depth {depth}, {DEPTH_MAX} at most");
         let by_send = map.area().service().request_bytes == 0;
         Ok(Self {
-            requests: Server::open(fabric, map, id, sessions, by_send)?,
+            requests: Server::open(fabric, map, id, sessions, by_send, PACKET_MESSAGE_BYTES)?,
             partition,
             pipeline: Pipeline::new(depth),
+            open: VecDeque::new(),
+            results: Results::default(),
+            known: 0,
             versions: Versions::new(map.base(id.node).region()),
             seed,
             now_ms: None,
@@ -111,7 +134,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         &self.partition
     }
 
-    /// The number of requests that were executed.
+    /// The number of operations that were executed.
     pub fn executed(&self) -> u64 {
         self.executed
     }
@@ -128,8 +151,10 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
     pub async fn turn(&mut self) -> Result<bool, EngineError> {
         self.versions.ensure(self.requests.fabric(), TURN_VERSIONS).await?;
         self.now_ms = None;
-        let mut round = Round::default();
-        while let Some((ticket, message)) = self.requests.next(&mut round)? {
+        let (mut round, until) = (Round::default(), self.executed + TURN_OPERATIONS);
+        while self.executed < until
+            && let Some((ticket, message)) = self.requests.next(&mut round)?
+        {
             self.stage(ticket, message);
         }
         let has_taken = round.taken() > 0;
@@ -143,20 +168,34 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
 
     #[inline]
     fn stage(&mut self, ticket: Ticket, message: Buf) {
-        let hash = KeyHash::of(self.seed, ticket.key(&message));
-        if self.pipeline.depth() > 0 {
-            prefetch_read(self.partition.bucket_line(hash));
+        // A request that tells no number of operations gets no reply.
+        let Ok(mut cursor) = Cursor::new(ticket.packet(&message)) else {
+            return self.requests.give_back(message);
+        };
+        self.open.push_back(Open { ticket, message, count: cursor.left(), readable: None });
+        let mut readable = 0;
+        loop {
+            let Open { ticket, message, .. } = self.open.back().expect("it has not all outcomes");
+            let packet = ticket.packet(message);
+            let Some(Ok(packed)) = cursor.next(packet) else { break };
+            let hash = KeyHash::of(self.seed, packed.key(packet));
+            if self.pipeline.depth() > 0 {
+                prefetch_read(self.partition.bucket_line(hash));
+            }
+            readable += 1;
+            self.advance(Some(Staged { packed, hash }));
         }
-        self.advance(Some(Staged { ticket, hash, message }));
+        self.open.back_mut().expect("it has not all outcomes").readable = Some(readable);
+        self.answer();
     }
 
-    /// Pushes a request or a no-op into the pipeline, and executes the request that leaves it.
+    /// Pushes an operation or a no-op into the pipeline, and executes the operation that leaves it.
     #[inline]
     fn advance(&mut self, staged: Option<Staged>) {
         let partition = &self.partition;
-        let out = self.pipeline.push(staged, |Staged { ticket, hash, .. }| {
+        let out = self.pipeline.push(staged, |Staged { packed, hash }| {
             // A cache replaces an entry without looking at it.
-            if !(ticket.is_put() && partition.loses())
+            if !(packed.is_put() && partition.loses())
                 && let Some(line) = partition.entry_line(*hash)
             {
                 prefetch_read(line);
@@ -170,13 +209,47 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
     }
 
     #[inline]
-    fn execute(&mut self, Staged { ticket, hash, message }: Staged) {
+    fn execute(&mut self, Staged { packed, hash }: Staged) {
         self.executed += 1;
-        let Request { key, operation } = ticket.request(&message);
-        let version = if ticket.is_read() { 0 } else { self.versions.take() };
+        if self.known == 0 {
+            self.begin();
+        }
+        let version = if packed.is_read() { 0 } else { self.versions.take() };
         let now_ms = *self.now_ms.get_or_insert_with(|| self.requests.fabric().wall_ms());
+        let Open { ticket, message, readable, .. } =
+            self.open.front().expect("an operation's request is open");
+        let packet = ticket.packet(message);
+        let (key, operation) = (packed.key(packet), packed.operation(packet));
         let outcome = self.partition.execute(hash, key, operation, version, now_ms);
-        self.requests.answer(&ticket, outcome);
-        self.requests.give_back(message);
+        let answered = outcome.map_err(|error| Failure::from(&error));
+        self.results.take(self.known, &answered);
+        self.known += 1;
+        if *readable == Some(self.known) {
+            self.answer();
+        }
+    }
+
+    /// Begins with the outcomes of the oldest request.
+    #[inline]
+    fn begin(&mut self) {
+        let count = self.open.front().expect("a request is open").count;
+        let (room, memory) = (self.requests.room(), self.requests.buf());
+        self.results.begin(count, room, memory);
+    }
+
+    /// Answers the oldest requests whose operations have all been executed.
+    fn answer(&mut self) {
+        while let Some(open) = self.open.pop_front_if(|open| open.readable == Some(self.known)) {
+            if self.known == 0 {
+                let (room, memory) = (self.requests.room(), self.requests.buf());
+                self.results.begin(open.count, room, memory);
+            }
+            for number in self.known..open.count {
+                self.results.take(number, &Err(Failure::Malformed));
+            }
+            self.known = 0;
+            self.requests.reply(&open.ticket, self.results.packet());
+            self.requests.give_back(open.message);
+        }
     }
 }

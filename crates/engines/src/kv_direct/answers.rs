@@ -2,7 +2,6 @@
 //! which the operations stand in the packet, whatever the order of their execution.
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::rc::Rc;
 
 use loch_fabric::Buf;
@@ -11,41 +10,24 @@ use super::key::KeyHash;
 use super::processor::Job;
 use crate::error::EngineError;
 use crate::operation::{Operation, Outcome};
-use crate::planted::{self, Bug};
-use crate::requests::Ticket;
-use crate::requests::packet::{Answered, Cursor, Failure, Malformed, OutcomeWriter, Packed};
+use crate::requests::packet::{Answered, Cursor, Failure, Malformed, Packed};
+use crate::requests::{Results, Ticket};
 
 /// Packets with all operations answered.
 pub(super) type Finished = Rc<RefCell<Vec<Rc<Opened>>>>;
-
-/// The most bytes of a result without a value: an operation always has this many in its reply.
-const SHORT_RESULT_BYTES: usize = 24;
 
 /// A packet that was taken out of its slot.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     ticket: Cell<Option<Ticket>>,
     message: Buf,
-    packet: Range<usize>,
     /// The operations, up to the first one that cannot be read, with the hashes of their keys. They
     /// stay here until the packet is used again: other code refers to them by number.
     operations: Vec<(Packed, KeyHash)>,
     left: Cell<usize>,
+    count: usize,
     results: RefCell<Results>,
     finished: Option<Finished>,
-}
-
-/// The results that are known so far.
-#[derive(Debug, Default)]
-struct Results {
-    writer: OutcomeWriter,
-    /// Results that became known before an earlier one, by number, with the places of their values.
-    early: Vec<Option<(Answered<'static>, Range<u32>)>>,
-    early_values: Vec<u8>,
-    count: usize,
-    written: usize,
-    /// The number of bytes that the results may take.
-    room: usize,
 }
 
 impl Opened {
@@ -57,21 +39,21 @@ impl Opened {
         ticket: Ticket,
         message: Buf,
         seed: u64,
-        room: usize,
+        (room, memory): (usize, Buf),
         finished: &Finished,
         expect: impl Fn(KeyHash),
     ) -> (Buf, Result<(), Malformed>) {
         self.ticket.set(Some(ticket));
         let before = std::mem::replace(&mut self.message, message);
-        self.packet = ticket.packet_at(&self.message);
         self.finished.get_or_insert_with(|| finished.clone());
-        let bytes = &self.message[self.packet.clone()];
+        let bytes = ticket.packet(&self.message);
         let mut cursor = match Cursor::new(bytes) {
             Ok(cursor) => cursor,
             Err(malformed) => return (before, Err(malformed)),
         };
         self.left.set(cursor.left());
-        self.results.get_mut().begin(cursor.left(), room);
+        self.count = cursor.left();
+        self.results.get_mut().begin(cursor.left(), room, memory);
         self.operations.clear();
         while let Some(Ok(packed)) = cursor.next(bytes) {
             let hash = KeyHash::of(seed, packed.key(bytes));
@@ -90,11 +72,10 @@ impl Opened {
         if number < self.operations.len() {
             return Some(Ok(PackedJob { packet: self.clone(), number: number as u32 }));
         }
-        let count = self.results.borrow().count;
-        (number < count).then(|| {
+        (number < self.count).then(|| {
             // An operation that cannot be read is not executed.
             self.answer(number, &Err(Failure::Malformed));
-            Err(Malformed { at: self.packet.len() as u32 })
+            Err(Malformed { at: self.bytes().len() as u32 })
         })
     }
 
@@ -106,7 +87,7 @@ impl Opened {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &self.message[self.packet.clone()]
+        self.ticket().packet(&self.message)
     }
 
     pub fn ticket(&self) -> Ticket {
@@ -118,9 +99,9 @@ impl Opened {
         self.left.get()
     }
 
-    /// The results, once all of them are known.
-    pub fn results(&self, with: impl FnOnce(&[u8])) {
-        with(self.results.borrow().writer.bytes());
+    /// The packet of all outcomes, once they are known.
+    pub fn outcomes(&self) -> Buf {
+        self.results.borrow_mut().packet()
     }
 
     /// Answers the operations from this number on with the replies that `work` gives to
@@ -163,81 +144,6 @@ impl Answers<'_> {
         self.results.take(self.next, answered);
         self.next += 1;
     }
-}
-
-impl Results {
-    fn begin(&mut self, count: usize, room: usize) {
-        self.writer.clear();
-        self.early.clear();
-        self.early_values.clear();
-        (self.count, self.written, self.room) = (count, 0, room);
-    }
-
-    #[inline(always)]
-    fn take(&mut self, number: usize, answered: &Answered<'_>) {
-        let is_next = number == self.written || planted::is(Bug::ResultsAsTheyCome);
-        if is_next && self.early.is_empty() {
-            self.written += 1;
-            push(&mut self.writer, self.room, self.count - self.written, answered);
-        } else {
-            self.take_one_of_many(is_next, number, answered);
-        }
-    }
-
-    /// Takes a result if some became known before earlier ones.
-    #[inline(never)]
-    fn take_one_of_many(&mut self, is_next: bool, number: usize, answered: &Answered<'_>) {
-        if !is_next {
-            return self.keep(number, answered);
-        }
-        self.written += 1;
-        push(&mut self.writer, self.room, self.count - self.written, answered);
-        // The results that waited for this one follow.
-        while let Some(slot) = self.early.get_mut(self.written)
-            && let Some((answered, at)) = slot.take()
-        {
-            self.written += 1;
-            let value = &self.early_values[at.start as usize..at.end as usize];
-            let answered = with_bytes(&answered, value);
-            push(&mut self.writer, self.room, self.count - self.written, &answered);
-        }
-    }
-
-    fn keep(&mut self, number: usize, answered: &Answered<'_>) {
-        if self.early.len() < self.count {
-            self.early.resize(self.count, None);
-        }
-        let from = self.early_values.len() as u32;
-        self.early_values.extend_from_slice(bytes_of(answered));
-        let at = from..self.early_values.len() as u32;
-        self.early[number] = Some((with_bytes(answered, &[]), at));
-    }
-}
-
-/// Writes the next result, unless its room is needed for `others`.
-#[inline(always)]
-fn push(writer: &mut OutcomeWriter, room: usize, others: usize, answered: &Answered<'_>) {
-    let room = room.saturating_sub(others * SHORT_RESULT_BYTES);
-    let bytes = bytes_of(answered).len();
-    if bytes > 0 && writer.bytes().len() + bytes + SHORT_RESULT_BYTES > room {
-        writer.push(&Err(Failure::NoRoom));
-    } else {
-        writer.push(answered);
-    }
-}
-
-/// The bytes that a result carries.
-#[inline]
-pub(super) fn bytes_of<'a>(answered: &Answered<'a>) -> &'a [u8] {
-    match answered {
-        Ok(Outcome::Found { value, .. } | Outcome::Vector(value)) => value,
-        _ => &[],
-    }
-}
-
-/// A result with other bytes.
-pub(super) fn with_bytes<'b>(answered: &Answered<'_>, bytes: &'b [u8]) -> Answered<'b> {
-    answered.map(|outcome| outcome.with_bytes(bytes))
 }
 
 /// One operation of a packet, by its number.

@@ -4,47 +4,24 @@ use loch_fabric::Buf;
 
 use crate::error::EngineError;
 use crate::functions::Lambda;
-use crate::operation::Operation;
-use crate::operation::Value;
-use crate::requests::packet::strange_outcomes;
+use crate::operation::{Done, Operation, Outcome, Value};
 
-/// The outcome of a computation.
-#[derive(Debug)]
-pub enum Computed {
-    /// An update of a scalar: the element before. A reduction: its result. Both in the low bits of
-    /// a word.
-    Scalar(u64),
-    /// An update of a vector that does not return the vector: the number of elements.
-    Updated(u64),
-    /// The elements before the update, or the elements that a filter kept.
-    Vector(Value),
-    /// There is no value.
-    Absent,
+/// What `read` makes of an outcome; `None` if there is no value.
+fn of_value<T>(
+    done: Done,
+    read: impl FnOnce(Done) -> Result<T, EngineError>,
+) -> Result<Option<T>, EngineError> {
+    if done.outcome() == Outcome::Absent { Ok(None) } else { read(done).map(Some) }
 }
 
-impl Computed {
-    fn scalar(self) -> Result<Option<u64>, EngineError> {
-        match self {
-            Self::Scalar(word) => Ok(Some(word)),
-            Self::Absent => Ok(None),
-            _ => Err(strange_outcomes()),
-        }
-    }
+fn scalar(done: Done) -> Result<u64, EngineError> {
+    done.outcome().scalar()
+}
 
-    fn updated(self) -> Result<Option<u64>, EngineError> {
-        match self {
-            Self::Updated(elements) => Ok(Some(elements)),
-            Self::Absent => Ok(None),
-            _ => Err(strange_outcomes()),
-        }
-    }
-
-    fn vector(self) -> Result<Option<Value>, EngineError> {
-        match self {
-            Self::Vector(value) => Ok(Some(value)),
-            Self::Absent => Ok(None),
-            _ => Err(strange_outcomes()),
-        }
+fn updated(done: Done) -> Result<u64, EngineError> {
+    match done.outcome() {
+        Outcome::Updated(elements) => Ok(elements),
+        other => Err(other.of_another_operation()),
     }
 }
 
@@ -61,7 +38,7 @@ pub trait Compute {
         key: &[u8],
         operation: Operation<'_>,
         buf: Buf,
-    ) -> Result<Computed, EngineError>;
+    ) -> Result<Done, EngineError>;
 
     /// `update_scalar2scalar`: replaces the one element under `key` by the function's result for it
     /// and the operand. Returns the element before, in the low bits of a word. A key without a
@@ -71,7 +48,7 @@ pub trait Compute {
     /// As [`Compute::compute`].
     async fn update(&self, key: &[u8], lambda: Lambda) -> Result<u64, EngineError> {
         let computed = self.compute(key, Operation::Update(lambda), Buf::new()).await?;
-        computed.scalar()?.ok_or_else(strange_outcomes)
+        scalar(computed)
     }
 
     /// `update_scalar2vector`: replaces each element by the function's result for it and the
@@ -81,7 +58,7 @@ pub trait Compute {
     /// As [`Compute::compute`].
     async fn update_all(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
         let operation = Operation::UpdateAll { lambda, returns: false };
-        self.compute(key, operation, Buf::new()).await?.updated()
+        of_value(self.compute(key, operation, Buf::new()).await?, updated)
     }
 
     /// As [`Compute::update_all`], but returns the elements before the update.
@@ -94,7 +71,8 @@ pub trait Compute {
         lambda: Lambda,
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        self.compute(key, Operation::UpdateAll { lambda, returns: true }, buf).await?.vector()
+        let operation = Operation::UpdateAll { lambda, returns: true };
+        of_value(self.compute(key, operation, buf).await?, Done::into_vector)
     }
 
     /// `update_vector2vector`: replaces each element by the function's result for it and the
@@ -109,7 +87,7 @@ pub trait Compute {
         operands: &[u8],
     ) -> Result<Option<u64>, EngineError> {
         let operation = Operation::UpdateEach { lambda, operands, returns: false };
-        self.compute(key, operation, Buf::new()).await?.updated()
+        of_value(self.compute(key, operation, Buf::new()).await?, updated)
     }
 
     /// As [`Compute::update_each`], but returns the elements before the update.
@@ -124,7 +102,7 @@ pub trait Compute {
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
         let operation = Operation::UpdateEach { lambda, operands, returns: true };
-        self.compute(key, operation, buf).await?.vector()
+        of_value(self.compute(key, operation, buf).await?, Done::into_vector)
     }
 
     /// The function's result over the operand and all elements, one after the other; `None` without
@@ -133,7 +111,7 @@ pub trait Compute {
     /// # Errors
     /// As [`Compute::compute`].
     async fn reduce(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
-        self.compute(key, Operation::Reduce(lambda), Buf::new()).await?.scalar()
+        of_value(self.compute(key, Operation::Reduce(lambda), Buf::new()).await?, scalar)
     }
 
     /// The elements for which the function says yes, in their order; `None` without a value.
@@ -146,6 +124,6 @@ pub trait Compute {
         lambda: Lambda,
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        self.compute(key, Operation::Filter(lambda), buf).await?.vector()
+        of_value(self.compute(key, Operation::Filter(lambda), buf).await?, Done::into_vector)
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! # How it works
 //! Keys are divided among *processors* by their hash; a node has one or more ([`key`]). A client
-//! packs operations into packets ([`packet`](crate::requests::packet)), and WRITEs each into a request slot of the processor
-//! that owns the keys ([`Client`]). The processor unpacks it ([`Worker`]), admits the operations to
-//! its *reservation station* ([`station`]), and executes up to 256 of them at a time. An operation
+//! packs operations into packets ([`packet`](crate::requests::packet)), and WRITEs each into a
+//! request slot of the processor that owns the keys ([`Client`]). The processor unpacks it
+//! ([`Worker`]), admits the operations to its *reservation station* ([`station`]), and executes up
+//! to 256 of them at a time. An operation
 //! that depends on one under way waits in the station. It is executed on the value that the other
 //! leaves, without a look at memory ([`processor`]). Results go back in one packet, in the order of
 //! the request.
@@ -29,8 +30,7 @@
 //! | [`processor`] | executes operations, those that do not depend on each other at the same time |
 //! | `worker.rs`, `answers.rs` | takes packets, sends their results |
 //! | `serve.rs`, `free_slabs.rs` | a worker as its node runs it, and what it shares with the table's others |
-//! | `client.rs`, `packing.rs` | packs what the lanes of a thread ask for |
-//! | `batch.rs` | packs what is asked for at once |
+//! | `client.rs`, `compute.rs` | asks for operations, also for those that compute |
 //! | [`lines`](crate::lines) | host memory: lines, DMA, counts |
 //! | [`storage`] | looks up, stores and removes entries |
 //! | [`bucket`] | a line of the hash index |
@@ -55,7 +55,6 @@
 //! says what a client sees then.
 
 mod answers;
-mod batch;
 pub mod bucket;
 mod client;
 mod compute;
@@ -64,7 +63,6 @@ mod free_slabs;
 pub mod header;
 pub mod item;
 pub mod key;
-mod packing;
 pub mod processor;
 #[cfg(test)]
 #[path = "../../tests/reference/mod.rs"]
@@ -79,20 +77,16 @@ pub mod tuning;
 pub mod vector;
 mod worker;
 
-pub use client::{Access, Client};
-pub use compute::{Compute, Computed};
+pub use client::{Access, Client, Processors};
+pub use compute::Compute;
 pub use free_slabs::FreeSlabs;
 pub use processor::{Counts, Settings};
-pub use table::{KvDirect, Map, Options, PACKET_BYTES_DEFAULT, PartitionShape, TunedFor};
+pub use table::{KvDirect, Map, Options, PartitionShape, TunedFor};
 pub use worker::Worker;
 
 use crate::error::{EngineError, LayoutError};
 use crate::limits::REPLIES_MAX;
 use crate::requests::Service;
-
-/// The most bytes that an operation in a packet has besides key and value, together with the bytes
-/// of the packet itself.
-const OPERATION_BYTES: usize = 64;
 
 /// The error of a processor whose memory cannot be what it wrote.
 #[cold]
@@ -112,8 +106,7 @@ pub fn service(
     packet_bytes: u32,
     key_and_value_bytes_max: u64,
 ) -> Result<Service, LayoutError> {
-    let longest = key_and_value_bytes_max.saturating_add(OPERATION_BYTES as u64);
-    let room = longest.max(u64::from(packet_bytes));
+    let room = key_and_value_bytes_max.max(u64::from(packet_bytes));
     Ok(Service {
         workers,
         window,

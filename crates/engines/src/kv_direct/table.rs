@@ -18,7 +18,7 @@ use crate::kv::Kv;
 use crate::lines::LINE_BYTES;
 use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
-use crate::requests::budget::{Budget, REQUEST_KEY_BYTES, WINDOW_DEFAULT};
+use crate::requests::budget::{Budget, PACKET_BYTES_DEFAULT, REQUEST_KEY_BYTES, WINDOW_DEFAULT};
 use crate::requests::{Area, RequestMap, Service};
 use crate::room::Room;
 use crate::size::ByteSize;
@@ -72,8 +72,6 @@ pub struct TunedFor {
     pub utilisation: f64,
 }
 
-/// Bytes of a packet, unless the table declares another number.
-pub const PACKET_BYTES_DEFAULT: u64 = 4 << 10;
 /// The share of a worker's memory that is its index, unless the table declares another.
 const INDEX_RATIO_DEFAULT: f64 = 0.5;
 /// Bytes of a key and its value up to which they are in the index, unless the table declares

@@ -30,12 +30,10 @@ use super::storage::Storage;
 use super::vector::UserFunctions;
 use crate::error::EngineError;
 use crate::lines::HostMemory;
-use crate::planted::{self, Bug};
 use crate::requests::bells::Rings;
-use crate::requests::message::{REPLY_TRAILER_BYTES, ReplyHead};
+use crate::requests::message::REPLY_TRAILER_BYTES;
 use crate::requests::{
-    Answer, Failure, Inbox, Incoming, RequestMap, Seal, Sessions, Short, Ticket, Turns, WorkerId,
-    send_reply, within,
+    Inbox, Incoming, RequestMap, Sessions, Ticket, Turns, WorkerId, send_reply, within,
 };
 use crate::spare::SpareBuffers;
 use crate::versions::Versions;
@@ -61,8 +59,6 @@ pub struct Worker<F: Fabric, H, U> {
     rings: Rings,
     processor: Processor<PackedJob, H, U>,
     finished: Rc<RefCell<Vec<Rc<Opened>>>>,
-    /// Answers to packets that changed something, by client and number.
-    kept: RefCell<Vec<Buf>>,
     spare: SpareBuffers,
     is_paused: Cell<bool>,
 }
@@ -86,13 +82,11 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
     ) -> Result<Self, EngineError> {
         let inbox = RefCell::new(Inbox::open(&fabric, map, id, sessions)?);
         let (nodes, workers) = (map.area().nodes(), map.area().service().workers);
-        let answers = map.area().clients() as usize * usize::from(map.area().service().window);
         Ok(Self {
             inbox,
             rings: Rings::default(),
             processor: Processor::new(storage, functions, (), settings),
             finished: Rc::default(),
-            kept: RefCell::new((0..answers).map(|_| Buf::new()).collect()),
             spare: SpareBuffers::default(),
             is_paused: Cell::new(false),
             map: map.clone(),
@@ -178,37 +172,9 @@ impl<F: Fabric, H: HostMemory, U: UserFunctions> Worker<F, H, U> {
         })
     }
 
-    /// Keeps a copy of the answer to a packet that must not be executed again. The copy is made
-    /// before the answer is sent: the client may ask again while the answer is on its way, and the
-    /// answer may get lost.
-    fn keep(&self, ticket: &Ticket, reply: &[u8]) {
-        let kept = &mut self.kept.borrow_mut()[self.place(ticket)];
-        kept.clear();
-        kept.extend_from_slice(reply);
-    }
-
     #[inline(always)]
     fn owns(&self, hash: KeyHash) -> bool {
         hash.partition(self.partitions) == self.partition
-    }
-
-    fn place(&self, ticket: &Ticket) -> usize {
-        let window = u64::from(self.map.area().service().window);
-        (u64::from(ticket.client) * window + ticket.number % window) as usize
-    }
-
-    /// The answer to a packet that was answered before.
-    fn known(&self, ticket: &Ticket, short: Short, reply: &mut Buf) {
-        let kept = &self.kept.borrow()[self.place(ticket)];
-        let is_it = ReplyHead::read(kept, Seal::CHECKSUM).is_some_and(|head| {
-            head.number == ticket.number && head.session == ticket.session as u16
-        });
-        if is_it {
-            reply.clear();
-            reply.extend_from_slice(kept);
-        } else {
-            self.inbox.borrow().repeat(ticket, short, reply);
-        }
     }
 }
 
@@ -306,15 +272,10 @@ where
                 taken = true;
             }
             match incoming {
-                Incoming::Execute(ticket) if ticket.is_packet() => self.open(ticket, message),
-                Incoming::Execute(ticket) => {
+                Incoming::Execute(ticket) => self.open(ticket, message),
+                Incoming::Answer(ticket) => {
                     worker.spare.give_back(message);
-                    self.refuse(ticket);
-                }
-                Incoming::Answer(ticket, short) => {
-                    let mut reply = worker.spare.take();
-                    worker.known(&ticket, short, &mut reply);
-                    worker.spare.give_back(message);
+                    let reply = worker.inbox.borrow().repeat(&ticket, worker.spare.take());
                     self.send(ticket, reply);
                 }
                 Incoming::Hello(_) => worker.spare.give_back(message),
@@ -335,30 +296,19 @@ where
                 Rc::get_mut(&mut packet).expect("a new packet is nobody else's")
             }
         };
-        let seed = self.worker.seed;
+        let (seed, memory) = (self.worker.seed, self.worker.spare.take());
         let expect = |hash| self.worker.processor.prefetch(hash);
         let finished = &self.worker.finished;
-        let (before, read) = opened.open(ticket, message, seed, room, finished, expect);
+        let (before, read) = opened.open(ticket, message, seed, (room, memory), finished, expect);
         self.worker.spare.give_back(before);
         match read {
             Ok(()) => {
                 self.ahead += packet.left();
                 self.open.push_back((packet, 0));
             }
-            Err(_) => {
-                self.spare.push_back(packet);
-                self.refuse(ticket);
-            }
+            // A packet that tells no number of operations gets no reply.
+            Err(_) => self.spare.push_back(packet),
         }
-    }
-
-    /// Answers a client that breaks the rules: nothing was executed.
-    #[cold]
-    fn refuse(&mut self, ticket: Ticket) {
-        let mut reply = self.worker.spare.take();
-        let refused = Answer::Failed(Failure::Unsupported);
-        self.worker.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
-        self.send(ticket, reply);
     }
 
     /// Admits operations, in their order, as long as there is room.
@@ -399,14 +349,8 @@ where
     /// Answers the packets whose operations are all done.
     fn answer(&mut self) {
         while let Some(packet) = self.take_finished() {
-            let (ticket, mut reply) = (packet.ticket(), self.worker.spare.take());
-            packet.results(|results| {
-                let answer = Answer::Packet(results);
-                let is_kept = self.worker.inbox.borrow_mut().complete(&ticket, &answer, &mut reply);
-                if is_kept && !planted::is(Bug::ResultsNotKept) {
-                    self.worker.keep(&ticket, &reply);
-                }
-            });
+            let (ticket, outcomes) = (packet.ticket(), packet.outcomes());
+            let (reply, _) = self.worker.inbox.borrow_mut().complete(&ticket, outcomes);
             self.spare.push_back(packet);
             self.send(ticket, reply);
         }

@@ -9,12 +9,12 @@ use super::client::{Attempts, Client};
 use super::published;
 use crate::error::EngineError;
 use crate::kv::Kv;
-use crate::operation::{Conditional, Expect, Operation, Outcome, PutOptions, Value};
+use crate::operation::{Batch, Conditional, Expect, Found, Operation, Outcome, PutOptions, Value};
 use crate::planted::{self, Bug};
 
 /// Forwards the methods that have the same names in both protocols.
 macro_rules! kv {
-    ($($client:ident)::+ $(, $base:ident)?) => {
+    ($($client:ident)::+ $(, $base:ident)?; $($more:tt)*) => {
         impl<F: Fabric> Kv for $($client)::+<F> {
             type Fabric = F;
 
@@ -133,12 +133,42 @@ macro_rules! kv {
             fn detach(&self) -> impl Future<Output = Result<(), EngineError>> {
                 self.detach()
             }
+
+            $($more)*
         }
     };
 }
 
-kv!(Client);
-kv!(published::Client, base);
+kv!(Client;
+    fn shares(&self, _: bool) -> bool {
+        self.takes_batches()
+    }
+
+    async fn execute_many(
+        &self,
+        batch: Batch<'_>,
+        done: &mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Result<(), EngineError> {
+        match batch {
+            Batch::Get(keys) => {
+                let found = |number, found: Option<Found<'_>>| {
+                    done(number, found.map_or(Outcome::Absent, Outcome::from));
+                };
+                self.get_many(keys, found).await
+            }
+            Batch::Contains(keys) => {
+                self.contains_many(keys, |number, is| done(number, Outcome::Contained(is))).await
+            }
+            Batch::Put(pairs) => {
+                self.put_many(pairs, |number, version| done(number, Outcome::Stored(version))).await
+            }
+            Batch::Delete(keys) => {
+                self.delete_many(keys, |number, was| done(number, Outcome::Deleted(was))).await
+            }
+        }
+    }
+);
+kv!(published::Client, base;);
 
 /// APPEND: a PUT on the condition that the value is still the one that was read, repeated until it
 /// succeeds. The linearization point is the PUT's.

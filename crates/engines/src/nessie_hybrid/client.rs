@@ -8,7 +8,7 @@ use crate::kv::Kv;
 use crate::nessie::{self, Attempts, CacheLimits};
 use crate::nessie_server::Served;
 use crate::nessie_server::ask::Asker;
-use crate::operation::{Operation, Outcome, Value};
+use crate::operation::{Batch, Operation, Outcome, Value};
 use crate::requests::{Counts, Timing};
 
 /// A client of a table: one thread's session, endpoint, requests under way and cache.
@@ -31,8 +31,9 @@ impl<F: Fabric> Client<F> {
         session: Session,
         cache: CacheLimits,
         timing: Timing,
+        batch: usize,
     ) -> Self {
-        let asker = Asker::of(map.clone(), &session, timing);
+        let asker = Asker::of(map.clone(), &session, timing, batch);
         let reader = nessie::Client::new(fabric, map.table, session, cache, timing.timeout_us);
         Self { reader, asker }
     }
@@ -64,10 +65,10 @@ impl<F: Fabric> Client<F> {
         key: &[u8],
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
-        let told = self.asker.ask(self.fabric(), key, operation, Buf::new(), Ok).await;
+        let done = self.asker.ask(self.fabric(), key, operation, Buf::new()).await;
         // While the request was under way a GET may have ended whose epoch the request kept up.
         self.reader.rest()?;
-        told?.outcome()?.without_value()
+        done?.outcome().without_value()
     }
 }
 
@@ -114,6 +115,21 @@ impl<F: Fabric> Kv for Client<F> {
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
         self.ask(key, operation).await
+    }
+
+    /// Other operations than PUTs and DELETEs share messages in lanes, or need none.
+    fn shares(&self, is_read: bool) -> bool {
+        !is_read
+    }
+
+    async fn execute_many(
+        &self,
+        batch: Batch<'_>,
+        done: &mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Result<(), EngineError> {
+        let ended = self.asker.ask_many(self.fabric(), batch, done).await;
+        self.reader.rest()?;
+        ended
     }
 
     async fn come_to_rest(&self) -> Result<(), EngineError> {

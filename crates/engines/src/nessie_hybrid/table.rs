@@ -92,12 +92,12 @@ impl Engine for NessieHybrid {
         Some(&map.requests)
     }
 
-    /// Index and entries, and the word of stamps: a client that asks for a stamp learns that it may
-    /// only read.
+    /// Index and entries, the workers' lines, and the word of stamps: a client that asks for a
+    /// stamp learns that it may only read.
     fn readable(map: &Served, node: u16) -> Vec<Range<u64>> {
         let end = map.requests.base(node).offset();
         let table = end - map.table.shape.bytes()..end;
-        vec![STAMP_OFFSET..STAMP_OFFSET + 8, table]
+        vec![STAMP_OFFSET..STAMP_OFFSET + 8, table, map.requests.worker_lines_of(node)]
     }
 
     type Client<N: Net> = Client<N::Waiting>;
@@ -107,8 +107,8 @@ impl Engine for NessieHybrid {
         access: Access,
         connect: C,
     ) -> Result<Client<N::Waiting>, C::Error> {
-        let Access { session, timing, cache, .. } = access;
-        Ok(Client::new(connect.waiting(None)?, map.clone(), session, cache, timing))
+        let Access { session, timing, cache, batch, .. } = access;
+        Ok(Client::new(connect.waiting(None)?, map.clone(), session, cache, timing, batch))
     }
 
     fn direct<N: Net>(client: &Client<N::Waiting>) -> &N::Direct {

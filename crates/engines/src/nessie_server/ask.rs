@@ -4,7 +4,9 @@ use super::served::Served;
 use crate::epoch::Session;
 use crate::kv::Lengths;
 use crate::nessie::hash::KeyHash;
-use crate::requests::{self, Area, ByWrite, Owners, Requester, Timing, WorkerId, WrittenReplies};
+use crate::requests::{
+    self, Area, ByWrite, Owners, Requester, Room, Timing, WorkerId, WrittenReplies,
+};
 
 /// The asker of both served engines.
 pub(crate) type Asker = requests::Asker<ByWrite, WrittenReplies, Served>;
@@ -17,8 +19,9 @@ impl Owners for Served {
 }
 
 impl Asker {
-    /// The asker for a session, whose home is a node of the map.
-    pub fn of(map: Served, session: &Session, timing: Timing) -> Self {
+    /// The asker for a session, whose home is a node of the map. It packs up to `batch` operations
+    /// into a request.
+    pub fn of(map: Served, session: &Session, timing: Timing, batch: usize) -> Self {
         let home = session.home();
         let node = map.node_of(home);
         let client = map.requests.area().client(node, session.slot());
@@ -26,6 +29,8 @@ impl Asker {
         let requests = map.requests.clone();
         let requester = Requester::new(requests, session, node, ByWrite { home }, replies, timing);
         let value_bytes_max = map.table.shape.geometry.value_bytes_max;
-        Self::new(requester, map, Lengths { value_bytes_max, key_and_value_bytes_max: None })
+        let lengths = Lengths { value_bytes_max, key_and_value_bytes_max: None, key_bytes: None };
+        let room = Room::of(map.requests.area(), 0, batch);
+        Self::new(requester, map, lengths, room)
     }
 }

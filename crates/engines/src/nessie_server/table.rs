@@ -61,8 +61,8 @@ impl Engine for NessieServer {
         access: Access,
         connect: C,
     ) -> Result<Client<N::Waiting>, C::Error> {
-        let Access { session, timing, .. } = access;
-        Ok(Client::new(connect.waiting(None)?, map.clone(), &session, timing))
+        let Access { session, timing, batch, .. } = access;
+        Ok(Client::new(connect.waiting(None)?, map.clone(), &session, timing, batch))
     }
 
     fn direct<N: Net>(client: &Client<N::Waiting>) -> &N::Direct {
@@ -99,12 +99,15 @@ pub(crate) fn plan(
 ) -> Result<Plan, LayoutError> {
     let budget = Budget::new(room);
     let bare = budget.service(4 * WINDOW_DEFAULT);
-    let reply_slots = if gets { budget.reply_slots(&bare) } else { 0 };
-    let mut value_max = budget.value_max(budget.request_slots(), reply_slots)?;
-    let area = |value_max| {
+    let (request_slots, reply_slots) = (budget.request_slots(), budget.reply_slots(&bare));
+    let mut value_max = budget.value_max(request_slots, if gets { reply_slots } else { 0 })?;
+    let packet = budget.packet_bytes(request_slots + reply_slots);
+    let area = |value_max: u64| {
+        let request = packet.max(REQUEST_KEY_BYTES + value_max);
+        let reply = packet.max(if gets { value_max } else { 0 });
         let service = Service {
-            request_bytes: Service::request_bytes_for(REQUEST_KEY_BYTES, value_max)?,
-            reply_bytes: Service::reply_bytes_for(if gets { value_max } else { 0 })?,
+            request_bytes: Service::request_bytes_for(0, request)?,
+            reply_bytes: Service::reply_bytes_for(reply)?,
             ..bare
         };
         Area::new(service, room.nodes)

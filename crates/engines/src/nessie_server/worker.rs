@@ -9,11 +9,12 @@ use crate::error::EngineError;
 use crate::kv::Kv;
 use crate::nessie;
 use crate::nessie::hash::KeyHash;
-use crate::operation::{Operation, Outcome, Value};
+use crate::operation::{Batch, Done, Operation, Outcome};
 use crate::requests::bells::Rings;
+use crate::requests::message::REPLY_TRAILER_BYTES;
+use crate::requests::packet::{Cursor, Packed};
 use crate::requests::{
-    Answer, Failure, Inbox, Incoming, Lanes, Request, Sessions, Ticket, Turns, WorkerId,
-    send_reply, within,
+    Failure, Inbox, Incoming, Lanes, Results, Sessions, Turns, WorkerId, send_reply, within,
 };
 use crate::spare::SpareBuffers;
 
@@ -25,13 +26,14 @@ pub struct Worker<F: Fabric> {
     rings: Rings,
     /// Buffers for replies and for values, used again and again.
     spare: SpareBuffers,
+    works: RefCell<Vec<Work>>,
 }
 
-/// The outcome of a request, with the bytes that it needs.
-enum Executed {
-    Found(Value),
-    Other(Outcome<'static>),
-    Failed(Failure),
+/// The operations of a packet, and their outcomes so far.
+#[derive(Debug, Default)]
+struct Work {
+    operations: Vec<Packed>,
+    results: Results,
 }
 
 /// After this many polls of a reply's WRITE its lane goes on to serve others: the reader's node may
@@ -56,7 +58,8 @@ impl<F: Fabric> Worker<F> {
         let home = map.requests.base(id.node).region();
         assert_eq!(client.home(), home, "a worker serves its own node's memory");
         let inbox = RefCell::new(Inbox::open(client.fabric(), &map.requests, id, sessions)?);
-        Ok(Self { client, map, inbox, rings: Rings::default(), spare: SpareBuffers::default() })
+        let (rings, spare, works) = (Rings::default(), SpareBuffers::default(), RefCell::default());
+        Ok(Self { client, map, inbox, rings, spare, works })
     }
 
     /// The nessie client, for its counters, and to detach it when the worker ends.
@@ -93,21 +96,17 @@ impl<F: Fabric> Worker<F> {
     }
 
     async fn handle(&self, incoming: Incoming, message: Buf) -> Buf {
-        let mut reply = self.spare.take();
-        let ticket = match incoming {
+        let (ticket, reply) = match incoming {
             Incoming::Hello(_) => return message,
-            Incoming::Answer(ticket, short) => {
-                self.inbox.borrow().repeat(&ticket, short, &mut reply);
-                ticket
-            }
-            Incoming::Execute(ticket) if ticket.is_packet() => {
-                let refused = Answer::Failed(Failure::Unsupported);
-                self.inbox.borrow_mut().complete(&ticket, &refused, &mut reply);
-                ticket
+            Incoming::Answer(ticket) => {
+                (ticket, self.inbox.borrow().repeat(&ticket, self.spare.take()))
             }
             Incoming::Execute(ticket) => {
-                self.execute(&ticket, &message, &mut reply).await;
-                ticket
+                // A packet that tells no number of operations gets no reply.
+                let packet = ticket.packet(&message);
+                let Ok(cursor) = Cursor::new(packet) else { return message };
+                let outcomes = self.execute(cursor, packet).await;
+                (ticket, self.inbox.borrow_mut().complete(&ticket, outcomes).0)
             }
         };
         let sent = send_reply(
@@ -125,45 +124,128 @@ impl<F: Fabric> Worker<F> {
         message
     }
 
-    async fn execute(&self, ticket: &Ticket, message: &[u8], reply: &mut Buf) {
-        let executed = self.try_execute(ticket.request(message)).await;
-        let executed = executed.unwrap_or_else(|error| {
-            if matches!(error, EngineError::Damaged { .. }) {
-                tracing::warn!(%error, "a request could not be served");
-            }
-            Executed::Failed(Failure::from(&error))
+    /// Executes the operations of a packet, and returns the packet of their outcomes.
+    async fn execute(&self, mut cursor: Cursor, packet: &[u8]) -> Buf {
+        let mut work = self.works.borrow_mut().pop().unwrap_or_default();
+        let Work { operations, results } = &mut work;
+        let room = self.map.requests.area().service().reply_bytes as usize - REPLY_TRAILER_BYTES;
+        let count = cursor.left();
+        results.begin(count, room, self.spare.take());
+        operations.clear();
+        while let Some(Ok(packed)) = cursor.next(packet) {
+            operations.push(packed);
+        }
+        let mut done = 0;
+        while done < operations.len() {
+            done += self.execute_some(&operations[done..], done, packet, results).await;
+        }
+        (done..count).for_each(|number| results.take(number, &Err(Failure::Malformed)));
+        let outcomes = results.packet();
+        self.works.borrow_mut().push(work);
+        outcomes
+    }
+
+    /// Executes the first of some operations: those of one kind as one batch. Returns how many they
+    /// are. `first` is the number of the first.
+    async fn execute_some(
+        &self,
+        operations: &[Packed],
+        first: usize,
+        packet: &[u8],
+        results: &mut Results,
+    ) -> usize {
+        let is_alike = |other: &&Packed| {
+            other.is_batchable_with(&operations[0]) && self.owns(other.key(packet))
+        };
+        let count = operations.iter().take_while(is_alike).count();
+        if count < 2 || !self.client.takes_batches() {
+            self.execute_one(&operations[0], first, packet, results).await;
+            return 1;
+        }
+        let (alike, mut take) = (&operations[..count], |number: usize, outcome: Outcome<'_>| {
+            results.take(first + number, &Ok(outcome));
         });
-        let mut inbox = self.inbox.borrow_mut();
-        match executed {
-            Executed::Found(found) => {
-                let answer = Answer::found(&found, found.version(), found.expires_at_ms());
-                inbox.complete(ticket, &answer, reply);
-                self.spare.give_back(found.into_buf());
+        let ended = if alike[0].is_put() {
+            let pair = |packed: &Packed| (packed.key(packet), packed.operation(packet).value());
+            let pairs: Vec<_> = alike.iter().map(pair).collect();
+            self.client.execute_many(Batch::Put(&pairs), &mut take).await
+        } else {
+            let keys: Vec<_> = alike.iter().map(|packed| packed.key(packet)).collect();
+            self.client.execute_many(Batch::Get(&keys), &mut take).await
+        };
+        if let Err(error) = ended {
+            self.finish(alike, first, packet, results, error).await;
+        }
+        count
+    }
+
+    /// Finishes a batch that ended with an error: if the error does not leave open what was done,
+    /// the operations without an outcome were not done, and each gets its own.
+    #[cold]
+    async fn finish(
+        &self,
+        operations: &[Packed],
+        first: usize,
+        packet: &[u8],
+        results: &mut Results,
+        error: EngineError,
+    ) {
+        for (number, packed) in (first..).zip(operations) {
+            if results.has(number) {
+                continue;
             }
-            Executed::Other(outcome) => {
-                inbox.complete(ticket, &Answer::Done(outcome), reply);
+            if error.is_of_the_fabric() {
+                results.take(number, &Err(Failure::from(&error)));
+            } else {
+                self.execute_one(packed, number, packet, results).await;
             }
-            Executed::Failed(failure) => {
-                inbox.complete(ticket, &Answer::Failed(failure), reply);
+        }
+    }
+
+    async fn execute_one(
+        &self,
+        packed: &Packed,
+        number: usize,
+        packet: &[u8],
+        results: &mut Results,
+    ) {
+        let (key, operation) = (packed.key(packet), packed.operation(packet));
+        // The entries of a foreign key would be where no GET of a hybrid client looks for them.
+        let done = match self.owns(key) {
+            true => self.do_one(key, operation).await,
+            false => Err(EngineError::Unsupported),
+        };
+        match done {
+            Ok(done) => {
+                results.take(number, &Ok(done.outcome()));
+                self.spare.give_back(done.into_buf());
+            }
+            Err(error) => {
+                if matches!(error, EngineError::Damaged { .. }) {
+                    tracing::warn!(%error, "a request could not be served");
+                }
+                results.take(number, &Err(Failure::from(&error)));
             }
         }
     }
 
     /// Linearization points: the nessie client's.
-    async fn try_execute(&self, request: Request<'_>) -> Result<Executed, EngineError> {
-        let Request { key, operation } = request;
-        let owner = KeyHash::of(&self.map.table, key).owner(&self.map.table);
-        if self.map.table.region_of(owner) != self.client.home() {
-            // The entries of such an operation would be where no GET of a hybrid client looks for
-            // them.
-            return Ok(Executed::Failed(Failure::Unsupported));
-        }
+    async fn do_one(&self, key: &[u8], operation: Operation<'_>) -> Result<Done, EngineError> {
         if operation != Operation::Get {
-            return Ok(Executed::Other(self.client.execute(key, operation).await?));
+            let outcome = self.client.execute(key, operation).await?;
+            return Ok(Done::new(outcome, Buf::new(), 0..0));
         }
         Ok(match self.client.get(key, self.spare.take()).await? {
-            Some(found) => Executed::Found(found),
-            None => Executed::Other(Outcome::Absent),
+            Some(found) => found.into(),
+            None => Done::new(Outcome::Absent, Buf::new(), 0..0),
         })
+    }
+
+    /// Whether a key is of this worker's node.
+    #[inline]
+    fn owns(&self, key: &[u8]) -> bool {
+        let table = &self.map.table;
+        let is_alone = table.shape.geometry.nodes == 1;
+        is_alone || table.region_of(KeyHash::of(table, key).owner(table)) == self.client.home()
     }
 }

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use loch_fabric::{Buf, Fabric, Messages, RemoteAddr, VerbCount};
 
 use super::get::{ReadCounts, Reader};
-use super::path::SendOrWrite;
+use super::hash::KeyHash;
+use super::path::{REPLY_BYTES_MAX, SendOrWrite};
 use crate::epoch::Session;
 use crate::error::EngineError;
-use crate::kv::Kv;
-use crate::operation::{Operation, Outcome, Value};
+use crate::kv::{Kv, Lengths};
+use crate::operation::{Batch, Operation, Outcome, Value};
 use crate::requests::{
-    BySend, ByWrite, Counts, Reply, RequestMap, Requester, SentReplies, Timing, WorkerId,
+    Area, Asker, BySend, ByWrite, Counts, Owners, RequestMap, Requester, Room, SentReplies, Timing,
+    WorkerId,
 };
 
 /// A table's places and the paths to it, as a client has to know them.
@@ -34,6 +36,8 @@ pub struct Access<P> {
     /// Bytes of the longest request that goes by SEND, if the fabric can send that many; longer
     /// requests are WRITTEN into request slots.
     pub send_bytes_max: usize,
+    /// The most operations in a request.
+    pub batch: usize,
 }
 
 /// A client of a pilaf table: one thread's session and endpoint.
@@ -42,8 +46,21 @@ pub struct Access<P> {
 pub struct Client<F: Messages> {
     fabric: F,
     reader: Reader,
-    requester: Requester<SendOrWrite<F::Peer>, SentReplies<F::Peer>>,
-    value_bytes_max: u64,
+    asker: Asker<SendOrWrite<F::Peer>, SentReplies<F::Peer>, Nodes>,
+}
+
+/// The nodes of a table: each has one worker.
+#[derive(Clone, Copy, Debug)]
+struct Nodes {
+    seed: u64,
+    count: usize,
+}
+
+impl Owners for Nodes {
+    #[inline]
+    fn owner(&self, _: &Area, key: &[u8]) -> WorkerId {
+        WorkerId { node: KeyHash::of(self.seed, key).node(self.count) as u16, worker: 0 }
+    }
 }
 
 impl<F: Fabric + Messages> Client<F> {
@@ -53,15 +70,19 @@ impl<F: Fabric + Messages> Client<F> {
     /// If the session is an observer's, if its slot is not one of the map's, or if its home is not
     /// one of the table's nodes.
     pub fn new(fabric: F, access: Access<F::Peer>, session: &Session, timing: Timing) -> Self {
-        let Access { roots, map, servers, seed, value_bytes_max, send_bytes_max } = access;
+        let Access { roots, map, servers, seed, value_bytes_max, send_bytes_max, batch } = access;
         let node = roots.iter().position(|root| root.region() == session.home());
         let node = node.expect("a session's home is one of the table's nodes") as u16;
         let replies = SentReplies::new(servers.clone(), &map, session.secret());
         let write = ByWrite { home: session.home() };
         let path = SendOrWrite { send: servers, write, send_bytes_max };
+        let room = Room::of(map.area(), REPLY_BYTES_MAX, batch);
         let requester = Requester::new(map, session, node, path, replies, timing);
+        let nodes = Nodes { seed, count: roots.len() };
+        let lengths = Lengths { value_bytes_max, key_and_value_bytes_max: None, key_bytes: None };
+        let asker = Asker::new(requester, nodes, lengths, room);
         let reader = Reader::new(roots, seed, timing.timeout_us);
-        Self { fabric, reader, requester, value_bytes_max }
+        Self { fabric, reader, asker }
     }
 
     /// The counts of reads.
@@ -71,7 +92,7 @@ impl<F: Fabric + Messages> Client<F> {
 
     /// The counts of requests, besides verbs.
     pub fn requests(&self) -> &Counts {
-        self.requester.counts()
+        self.asker.requester().counts()
     }
 
     /// The value of `key`, if it has one, as the server returns it: Pilaf is compared with this way
@@ -80,24 +101,7 @@ impl<F: Fabric + Messages> Client<F> {
     /// # Errors
     /// [`EngineError`].
     pub async fn get_by_message(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.ask(key, Operation::Get, buf).await?.into_found()
-    }
-
-    fn server_of(&self, key: &[u8]) -> WorkerId {
-        WorkerId { node: self.reader.node_of(key) as u16, worker: 0 }
-    }
-
-    async fn ask(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-        buf: Buf,
-    ) -> Result<Reply, EngineError> {
-        let (len, max) = (operation.value().len() as u64, self.value_bytes_max);
-        if len > max {
-            return Err(EngineError::ValueTooLong { len, max });
-        }
-        self.requester.call(&self.fabric, self.server_of(key), key, operation, buf).await
+        self.asker.ask(&self.fabric, key, Operation::Get, buf).await?.into_found()
     }
 }
 
@@ -111,7 +115,7 @@ impl<F: Fabric + Messages> Kv for Client<F> {
     /// The verbs that the endpoint counted, and the datagrams, which it does not count: each
     /// request that was sent, and its reply, which the worker sent.
     fn counted(&self) -> VerbCount {
-        self.requester.counted(&self.fabric)
+        self.asker.requester().counted(&self.fabric)
     }
 
     fn retries(&self) -> u64 {
@@ -120,13 +124,13 @@ impl<F: Fabric + Messages> Kv for Client<F> {
 
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         let found = self.reader.get(&self.fabric, key, buf).await;
-        self.requester.was_busy();
+        self.asker.requester().was_busy();
         found
     }
 
     async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
         let found = self.reader.contains(&self.fabric, key).await;
-        self.requester.was_busy();
+        self.asker.requester().was_busy();
         found
     }
 
@@ -135,7 +139,21 @@ impl<F: Fabric + Messages> Kv for Client<F> {
         key: &[u8],
         operation: Operation<'_>,
     ) -> Result<Outcome<'static>, EngineError> {
-        self.ask(key, operation, Buf::new()).await?.outcome()?.without_value()
+        let done = self.asker.ask(&self.fabric, key, operation, Buf::new()).await?;
+        done.outcome().without_value()
+    }
+
+    /// Reads need no message.
+    fn shares(&self, is_read: bool) -> bool {
+        !is_read
+    }
+
+    async fn execute_many(
+        &self,
+        batch: Batch<'_>,
+        done: &mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Result<(), EngineError> {
+        self.asker.ask_many(&self.fabric, batch, done).await
     }
 }
 

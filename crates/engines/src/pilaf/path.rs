@@ -10,6 +10,9 @@ use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, Messages, RemoteAddr
 
 use crate::requests::{BySend, ByWrite, RequestPath, Sent, WorkerId};
 
+/// Bytes of the longest reply. Replies carry no values, unless a client asks for one by message.
+pub const REPLY_BYTES_MAX: usize = 496;
+
 /// Requests by SEND, or by WRITE if they are too long for that.
 #[derive(Clone, Debug)]
 pub struct SendOrWrite<P> {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{self, Client, Observer};
 use super::layout::{ARENA_OFFSET, LINE_BYTES};
+use super::path::REPLY_BYTES_MAX;
 use super::{Reader, Shape};
 use crate::engine::{Engine, LogConfig, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
@@ -18,7 +19,6 @@ use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TableParams};
 use crate::requests::budget::{Budget, REQUEST_KEY_BYTES};
 use crate::requests::mailboxes::{Mailboxes, MailedRequests};
-use crate::requests::message::REPLY_TRAILER_BYTES;
 use crate::requests::{BySend, RequestMap, Service};
 use crate::room::Room;
 use crate::size::InWords;
@@ -100,7 +100,7 @@ impl Map {
 }
 
 fn mailboxes(service: Service, nodes: u16) -> Result<Mailboxes, LayoutError> {
-    Mailboxes::new(service, nodes, SEND_BYTES_MAX, REPLY_TRAILER_BYTES)
+    Mailboxes::new(service, nodes, SEND_BYTES_MAX, REPLY_BYTES_MAX)
 }
 
 /// The sizes of arena and index in a directory entry.
@@ -149,7 +149,9 @@ impl Engine for Pilaf {
         if room.value_max.is_none() {
             value_max = value_max.min(room.share / 2 / LONGEST_VALUES_MIN);
         }
-        let request_bytes = Service::request_bytes_for(REQUEST_KEY_BYTES, value_max)?;
+        let packet = budget.packet_bytes(budget.request_slots());
+        let request = packet.max(REQUEST_KEY_BYTES + value_max);
+        let request_bytes = Service::request_bytes_for(0, request)?;
         let service = Service { request_bytes, ..budget.service(REPLIES_MAX) };
         let root_at = mailboxes(service, room.nodes)?.next_page();
         let arena_bytes = budget.left(root_at + ARENA_OFFSET)? / ARENA_OFFSET * ARENA_OFFSET;
@@ -209,7 +211,7 @@ impl Engine for Pilaf {
         access: Access,
         connect: C,
     ) -> Result<Self::Client<N>, C::Error> {
-        let Access { session, timing, .. } = access;
+        let Access { session, timing, batch, .. } = access;
         if session.is_observer() {
             let reader = Reader::new(table.roots(), table.seed, timing.timeout_us);
             return Ok(OneOf::Second(Observer::new(connect.waiting(None)?, reader)));
@@ -224,6 +226,7 @@ impl Engine for Pilaf {
             seed: table.seed,
             value_bytes_max: table.value_bytes_max,
             send_bytes_max: SEND_BYTES_MAX,
+            batch,
         };
         Ok(OneOf::First(Client::new(fabric, access, &session, timing)))
     }

@@ -23,7 +23,7 @@
 //! * Without a log a crash of the server loses its part of the table.
 //!
 //! # Invariants
-//! 1. A mutation is executed once for each session, however often its request comes
+//! 1. A packet that changes something is executed once for each session, however often it comes
 //!    ([`Inbox`](crate::requests::Inbox)).
 //! 2. An acknowledgement is sent after the change is in memory, and with `sync` after it is
 //!    durable.
@@ -40,9 +40,11 @@ use std::collections::VecDeque;
 use loch_fabric::{Buf, Fabric, Messages};
 
 use super::change::Staged;
+use super::path::REPLY_BYTES_MAX;
 use super::store::{Shape, Store};
 use crate::log::{Log, Logging, Recovered, Snapshot, Storage, Told, recover};
-use crate::requests::{RequestMap, Round, Server, Sessions, Ticket, WorkerId};
+use crate::requests::packet::Packed;
+use crate::requests::{RequestMap, Results, Round, Server, Sessions, Ticket, WorkerId};
 use crate::serve::WorkerError;
 
 /// The most changes that wait for one sync.
@@ -51,12 +53,31 @@ const STAGED_MAX: usize = 256;
 /// The storage of a server without a log. It is never used.
 pub type NoStorage = crate::log::MemoryStorage;
 
+/// A request of which not all outcomes are known.
+#[derive(Debug, Default)]
+pub(super) struct Open {
+    pub ticket: Option<Ticket>,
+    /// Its message, until its last operation has begun.
+    pub message: Buf,
+    pub operations: Vec<Packed>,
+    /// The number of the first operation that has not begun.
+    pub next: usize,
+    pub results: Results,
+}
+
+/// An operation of an open request: the request's place, and the operation's number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub request: usize,
+    pub number: usize,
+}
+
 /// A change that waits for its record to be durable.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub lsn: u64,
     pub staged: Staged,
-    pub ticket: Ticket,
+    pub place: Place,
 }
 
 /// A snapshot that is being written.
@@ -86,8 +107,11 @@ pub struct Worker<F: Messages, S> {
     pub(super) log: Option<Log<S>>,
     recovered: Recovered,
     pub(super) waiting: VecDeque<Waiting>,
-    /// A request that has to wait until `waiting` is empty.
-    pub(super) deferred: Option<(Ticket, Buf)>,
+    /// The requests of which not all outcomes are known, and the places that are free.
+    pub(super) open: Vec<Open>,
+    pub(super) idle: Vec<usize>,
+    /// The place of a request that has to wait until `waiting` is empty.
+    pub(super) deferred: Option<usize>,
     pub(super) compaction: Option<Compaction>,
     pub(super) compact_bytes: u64,
     /// The end of the leased versions, which a snapshot records too.
@@ -121,12 +145,15 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         let (log, recovered) = replayed.transpose()?.unzip();
         let recovered = recovered.unwrap_or_default();
         store.versions_were_leased(recovered.leased);
+        let id = WorkerId { node, worker: 0 };
         let mut worker = Self {
-            requests: Server::open(fabric, map, WorkerId { node, worker: 0 }, sessions, true)?,
+            requests: Server::open(fabric, map, id, sessions, true, REPLY_BYTES_MAX)?,
             store,
             log,
             recovered,
             waiting: VecDeque::new(),
+            open: Vec::new(),
+            idle: Vec::new(),
             deferred: None,
             compaction: None,
             compact_bytes,
@@ -208,7 +235,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         let durable = log.durable();
         while self.waiting.front().is_some_and(|one| one.lsn <= durable) {
             let one = self.waiting.pop_front().expect("there is one");
-            self.acknowledge(&one.ticket, one.staged)?;
+            self.acknowledge(one.place, one.staged)?;
         }
         let unwritten = self.log.as_ref().is_some_and(|log| log.last() > log.written());
         Ok(unwritten || !self.waiting.is_empty())
@@ -220,7 +247,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     }
 
     /// Whether another request may be taken.
-    fn has_room(&mut self) -> bool {
+    pub(super) fn has_room(&mut self) -> bool {
         let room = self.deferred.is_none()
             && self.waiting.len() < STAGED_MAX
             && (self.is_idle() || !self.compaction_is_due())

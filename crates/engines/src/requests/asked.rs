@@ -8,15 +8,16 @@ use loch_fabric::{Buf, Fabric, FabricError, MessageAddress, RemoteAddr};
 use super::client::{Reply, Requester};
 use super::counts::Paths;
 use super::layout::WorkerId;
-use super::message::{Body, Expected, REQUEST_OVERHEAD_BYTES, ReplyHead, Ticket};
+use super::message::{
+    Body, Expected, REQUEST_OVERHEAD_BYTES, REQUEST_TRAILER_BYTES, ReplyHead, Ticket,
+};
+use super::packet::Writer;
 use super::path::{ReplyPath, RequestPath, Sent, is_near};
-use super::reply::Answer;
 use super::seal::Seal;
 use super::window::{Line, Place, UnderWay};
 use crate::error::EngineError;
-use crate::kv::check_key;
-use crate::operation::Operation;
 use crate::planted::{self, Bug};
+use crate::spare::SpareBuffers;
 
 /// Waiting times are not doubled any more after this many attempts.
 const DOUBLINGS_MAX: u32 = 6;
@@ -24,13 +25,13 @@ const DOUBLINGS_MAX: u32 = 6;
 const POLLS_PER_LOOK: u32 = 4;
 
 impl<P, R> Requester<P, R> {
-    /// Asks the worker that `to` tells, and returns what `read` makes of the reply. There is no
-    /// future around this one that every poll would have to go through.
+    /// Asks a worker, and returns what `read` makes of the reply. There is no future around this
+    /// one that every poll would have to go through.
     pub(super) async fn ask<F, T>(
         &self,
         fabric: &F,
-        to: impl FnOnce() -> Result<WorkerId, EngineError>,
-        content: impl Content,
+        to: WorkerId,
+        mut content: impl Content,
         mut buf: Buf,
         read: impl FnOnce(Reply) -> Result<T, EngineError>,
     ) -> Result<T, EngineError>
@@ -39,18 +40,11 @@ impl<P, R> Requester<P, R> {
         P: RequestPath<F>,
         R: ReplyPath<F>,
     {
-        let (to, body) = (to()?, content.body());
-        if let Body::One(request) = &body {
-            check_key(request.key)?;
-            if request.operation.needs_packet() {
-                return Err(EngineError::Unsupported);
-            }
-        }
-        let ticket = Ticket::new(self.client, self.session, &body);
+        let ticket = content.ticket(self.client, self.session);
         let by_send = self.requests.sends(fabric, ticket.message_len());
         let seal = if by_send { Seal::of_request(self.secret) } else { Seal::CHECKSUM };
         if !by_send {
-            self.check_length(&body)?;
+            content.check(self.map.area().service().request_bytes as usize)?;
         }
         let line = &self.lines[usize::from(self.map.area().source(to.node, to.worker))];
         let until = fabric.now_us().saturating_add(self.timing.timeout_us);
@@ -64,32 +58,34 @@ impl<P, R> Requester<P, R> {
                     self.until(fabric, true, number).await.ok_or(late)?
                 }
             };
-            if !line.heard.get() {
+            if !line.heard.get() && self.has_to_meet(fabric, line, to) {
                 self.seek(fabric, line, to).await;
             }
             let mut asked = self.begin(fabric, to, ticket, line, &under_way)?;
             let perhaps_done = loop {
-                let mut message = self.spare.take();
-                asked.ticket.write(&body, seal, &mut message);
+                let message = content.message(&asked.ticket, seal, &self.spare);
                 let (message, sent) = self.requests.send(fabric, to, asked.slot, message).await;
-                self.spare.give_back(message);
-                let again = self.sent(fabric, &mut asked, &body, sent)?.min(until);
+                content.give_back(message, &self.spare);
+                let again = self.sent(fabric, &mut asked, sent)?.min(until);
                 let mut polls = 0u32;
                 let look = || self.look(fabric, &asked.expected, &mut polls, again, &mut buf);
                 if let Some(head) = self.until(fabric, true, look).await? {
                     match self.answered(fabric, &asked, head) {
                         None => {
-                            return self.finish(to, Reply { head, message: buf }).and_then(read);
+                            let at = self.map.incarnation_addr(to);
+                            return read(Reply { head, message: buf, at });
                         }
                         Some(perhaps_done) => break perhaps_done,
                     }
                 }
                 if again == until {
-                    return Err(self.give_up(to, &body, asked.arrived));
+                    return Err(self.give_up(&asked));
                 }
                 // The node may have started its workers anew: then no worker will answer at the old
                 // address.
-                self.seek(fabric, line, to).await;
+                if self.answers.seeks() {
+                    self.seek(fabric, line, to).await;
+                }
                 if self.belief(fabric, line, to)? != asked.ticket.worker {
                     break asked.arrived;
                 }
@@ -99,7 +95,7 @@ impl<P, R> Requester<P, R> {
                 asked.ticket.attempt = asked.attempt as u8;
             };
             self.counts.stale.set(self.counts.stale.get() + 1);
-            if perhaps_done && !body.is_read() {
+            if perhaps_done && !ticket.is_read() {
                 return Err(self.unknown(to));
             }
         }
@@ -169,7 +165,6 @@ impl<P, R> Requester<P, R> {
         &self,
         fabric: &F,
         asked: &mut Asked<'_>,
-        body: &Body<'_>,
         sent: Result<Sent, FabricError>,
     ) -> Result<u64, EngineError> {
         asked.way = match sent {
@@ -177,7 +172,7 @@ impl<P, R> Requester<P, R> {
             Err(FabricError::Unreachable { .. } | FabricError::OutcomeUnknown { .. }) => {
                 Sent::Written
             }
-            Err(error) if !asked.arrived || body.is_read() => return Err(error.into()),
+            Err(error) if !asked.arrived || asked.ticket.is_read() => return Err(error.into()),
             Err(_) => return Err(self.unknown(asked.to)),
         };
         self.rings.note(self.map.bell_addr(asked.to));
@@ -223,14 +218,13 @@ impl<P, R> Requester<P, R> {
         let is_remote = !is_near(fabric, self.home, asked.slot.0);
         let ways = Paths { request: asked.way, reply_by_send: R::BY_SEND, is_remote };
         self.counts.count(&asked.ticket, &head, ways);
-        let renewed = head.short.stale();
-        if let Some(incarnation) = renewed {
-            asked.line.believe(incarnation);
+        if head.is_stale {
+            asked.line.believe(head.worker);
         }
         asked.line.heard.set(true);
         // The first attempt came to this worker, which had started before: so no earlier
         // incarnation saw the request.
-        renewed.map(|_| asked.ticket.worker != 0 && asked.attempt > 0)
+        head.is_stale.then_some(asked.ticket.worker != 0 && asked.attempt > 0)
     }
 
     /// The worker's incarnation as this client knows it. If the incarnation's word can be loaded,
@@ -251,16 +245,25 @@ impl<P, R> Requester<P, R> {
         Ok(line.incarnation.get())
     }
 
-    /// Finds out where a worker receives, if the path needs that, and which incarnation it has.
+    /// Whether a look at the worker's line tells something that the client does not know: where the
+    /// worker receives, or its incarnation. Without that the first request would be sent twice: no
+    /// worker executes a request for incarnation 0.
+    #[inline]
+    fn has_to_meet<F: Fabric>(&self, fabric: &F, line: &Line, to: WorkerId) -> bool
+    where
+        R: ReplyPath<F>,
+    {
+        let is_seen = || fabric.is_mapped(self.map.base(to.node).region()) && !fabric.is_far();
+        self.answers.seeks() || line.incarnation.get() == 0 && !is_seen()
+    }
+
+    /// Finds out where a worker receives, and which incarnation it has.
     async fn seek<F>(&self, fabric: &F, line: &Line, to: WorkerId)
     where
         F: Fabric,
         P: RequestPath<F>,
         R: ReplyPath<F>,
     {
-        if !self.answers.seeks() {
-            return;
-        }
         let mut words = [0; 1 + MessageAddress::WORDS];
         // A look that fails is repeated.
         if fabric.read_words(&[self.map.incarnation_addr(to)], &mut words).await.is_err() {
@@ -269,26 +272,14 @@ impl<P, R> Requester<P, R> {
         // The two may belong to different incarnations: then no worker answers, and the next look
         // is right.
         let [incarnation, address @ ..] = words;
-        let address = MessageAddress::from_words(address);
-        self.requests.meet(fabric, to, &address);
-        self.answers.meet(fabric, to, &address);
+        if self.answers.seeks() {
+            let address = MessageAddress::from_words(address);
+            self.requests.meet(fabric, to, &address);
+            self.answers.meet(fabric, to, &address);
+        }
         if let Some(incarnation) = u32::try_from(incarnation).ok().filter(|it| *it != 0) {
             line.believe(incarnation);
         }
-    }
-
-    /// Whether a request slot has room for the request.
-    #[inline]
-    fn check_length(&self, body: &Body<'_>) -> Result<(), EngineError> {
-        let (key, value) = (body.key(), body.value().len());
-        let room = self.map.area().service().request_bytes as usize - REQUEST_OVERHEAD_BYTES;
-        if key.len() + value <= room {
-            return Ok(());
-        }
-        if key.len() > room {
-            return Err(EngineError::KeyTooLong { len: key.len(), max: room });
-        }
-        Err(EngineError::ValueTooLong { len: value as u64, max: (room - key.len()) as u64 })
     }
 
     fn introduce<F: Fabric>(&self, fabric: &F, to: WorkerId) -> Result<(), EngineError>
@@ -307,20 +298,11 @@ impl<P, R> Requester<P, R> {
         Ok(self.answers.introduce(fabric, to, hello)?)
     }
 
-    fn finish(&self, to: WorkerId, reply: Reply) -> Result<Reply, EngineError> {
-        let value = &reply.message[reply.head.value_at()];
-        match reply.head.short.answer(value) {
-            Some(Answer::Done(_) | Answer::Packet(_)) => Ok(reply),
-            Some(Answer::Failed(failure)) => Err(failure.into_error(self.map.incarnation_addr(to))),
-            Some(Answer::Stale(_)) | None => Err(strange_reply(to)),
-        }
-    }
-
     /// The error of an operation whose time is up.
     #[cold]
-    fn give_up(&self, to: WorkerId, body: &Body<'_>, arrived: bool) -> EngineError {
-        if arrived && !body.is_read() {
-            return self.unknown(to);
+    fn give_up(&self, asked: &Asked<'_>) -> EngineError {
+        if asked.arrived && !asked.ticket.is_read() {
+            return self.unknown(asked.to);
         }
         EngineError::Timeout { timeout_us: self.timing.timeout_us }
     }
@@ -333,24 +315,82 @@ impl<P, R> Requester<P, R> {
     }
 }
 
-/// A request's content. A future that holds it has the lifetimes of its parts, which a method of a
-/// trait can name.
+/// A request's content.
 pub(super) trait Content {
-    fn body(&self) -> Body<'_>;
-}
+    /// The ticket of a request with this content.
+    fn ticket(&self, client: u32, session: u64) -> Ticket;
 
-impl Content for (&[u8], Operation<'_>) {
-    #[inline]
-    fn body(&self) -> Body<'_> {
-        Body::one(self.0, self.1)
-    }
+    /// The request's message.
+    fn message(&mut self, ticket: &Ticket, seal: Seal, spare: &SpareBuffers) -> Buf;
+
+    /// Takes the message back, so that it can be made again.
+    fn give_back(&mut self, message: Buf, spare: &SpareBuffers);
+
+    /// Checks that a slot of this many bytes has room for the message.
+    fn check(&self, slot_bytes: usize) -> Result<(), EngineError>;
 }
 
 impl Content for Body<'_> {
     #[inline]
-    fn body(&self) -> Body<'_> {
-        *self
+    fn ticket(&self, client: u32, session: u64) -> Ticket {
+        Ticket::new(client, session, self)
     }
+
+    #[inline]
+    fn message(&mut self, ticket: &Ticket, seal: Seal, spare: &SpareBuffers) -> Buf {
+        let mut message = spare.take();
+        ticket.write(self, seal, &mut message);
+        message
+    }
+
+    #[inline]
+    fn give_back(&mut self, message: Buf, spare: &SpareBuffers) {
+        spare.give_back(message);
+    }
+
+    #[inline]
+    fn check(&self, slot_bytes: usize) -> Result<(), EngineError> {
+        let [key, value] = if let Body::One(one) = self { one.lens() } else { [0, self.len()] };
+        check_room(key, value, slot_bytes.saturating_sub(REQUEST_OVERHEAD_BYTES))
+    }
+}
+
+/// The packet is the beginning of its message.
+impl Content for &mut Writer {
+    #[inline]
+    fn ticket(&self, client: u32, session: u64) -> Ticket {
+        let body = Body::Packet { bytes: self.bytes(), is_read: self.is_read() };
+        Ticket::new(client, session, &body)
+    }
+
+    #[inline]
+    fn message(&mut self, ticket: &Ticket, seal: Seal, _: &SpareBuffers) -> Buf {
+        let mut message = self.take();
+        ticket.finish(seal, &mut message);
+        message
+    }
+
+    #[inline]
+    fn give_back(&mut self, message: Buf, _: &SpareBuffers) {
+        Writer::give_back(self, message);
+    }
+
+    #[inline]
+    fn check(&self, slot_bytes: usize) -> Result<(), EngineError> {
+        check_room(0, self.bytes().len(), slot_bytes.saturating_sub(REQUEST_TRAILER_BYTES))
+    }
+}
+
+/// Checks that a key and its value have `room`.
+#[inline]
+pub(super) fn check_room(key: usize, value: usize, room: usize) -> Result<(), EngineError> {
+    if key + value <= room {
+        return Ok(());
+    }
+    if key > room {
+        return Err(EngineError::KeyTooLong { len: key, max: room });
+    }
+    Err(EngineError::ValueTooLong { len: value as u64, max: (room - key) as u64 })
 }
 
 /// A request of one number.
@@ -366,10 +406,4 @@ struct Asked<'a> {
     attempt: u32,
     /// Whether a worker may have got it.
     arrived: bool,
-}
-
-#[cold]
-fn strange_reply(to: WorkerId) -> EngineError {
-    let what = format!("worker {} of node {} replies what nobody knows", to.worker, to.node);
-    EngineError::Damaged { what }
 }

@@ -1,6 +1,6 @@
 //! The share of a table's memory that its requests take, before the longest value is known.
 
-use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
+use super::message::{REPLY_OVERHEAD_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::error::LayoutError;
 use crate::limits::{REPLIES_MAX, VALUE_BYTES_DEFAULT};
 use crate::region::Service;
@@ -12,6 +12,10 @@ pub const WINDOW_DEFAULT: u16 = 8;
 
 /// Bytes of key that a request slot has room for besides the longest value.
 pub const REQUEST_KEY_BYTES: u64 = 256;
+
+/// Bytes of the longest packet, unless a table declares another number or has no memory for so
+/// many.
+pub const PACKET_BYTES_DEFAULT: u64 = 4 << 10;
 
 /// If the lengths of requests and replies were not chosen, they may take one byte in this many of a
 /// table's memory.
@@ -69,6 +73,11 @@ impl<'a> Budget<'a> {
         self.room.share / REQUEST_SHARE / slots.max(1)
     }
 
+    /// Bytes of a packet if there are `slots` slots: the default, or their share of the memory.
+    pub fn packet_bytes(&self, slots: u64) -> u64 {
+        PACKET_BYTES_DEFAULT.min(self.slot_bytes(slots))
+    }
+
     /// The longest value, if it was not chosen: the length at which `requests` request slots and
     /// `replies` reply slots take their share of the memory and no more.
     ///
@@ -81,7 +90,7 @@ impl<'a> Budget<'a> {
         let each = self.slot_bytes(requests + replies);
         // Slots are whole lines.
         let overhead = REQUEST_KEY_BYTES
-            + (REQUEST_OVERHEAD_BYTES as u64).max(REPLY_TRAILER_BYTES as u64)
+            + (REQUEST_OVERHEAD_BYTES as u64).max(REPLY_OVERHEAD_BYTES as u64)
             + 7
             + 63;
         let max = each.saturating_sub(overhead).min(VALUE_BYTES_DEFAULT);

@@ -17,12 +17,13 @@ use super::bells::Rings;
 use super::counts::Counts;
 use super::layout::{RequestMap, WorkerId};
 use super::message::{Body, ReplyHead, session_number};
+use super::packet::{Outcomes, strange_outcomes};
 use super::path::{ReplyPath, RequestPath};
-use super::reply::Answer;
 use super::window::{Line, Replies};
 use crate::epoch::Session;
 use crate::error::EngineError;
-use crate::operation::{Operation, Outcome, Value};
+use crate::kv::check_key;
+use crate::operation::{Done, Operation, Outcome};
 use crate::region::session_bell_addr;
 use crate::secret::Secret;
 use crate::spare::SpareBuffers;
@@ -66,58 +67,51 @@ pub struct Requester<P, R> {
     pub(super) spare: SpareBuffers,
 }
 
-/// The reply to a request, with the buffer that holds its bytes.
+/// The reply to a request, with the buffer that holds the outcomes of its packet.
 #[derive(Debug)]
 pub struct Reply {
     pub(super) head: ReplyHead,
     pub(super) message: Buf,
+    /// The worker that was asked.
+    pub(super) at: RemoteAddr,
 }
 
 impl Reply {
-    fn answer(&self) -> Answer<'_> {
-        let answer = self.head.short.answer(&self.message[self.head.value_at()]);
-        answer.expect("what does not answer does not become a reply")
+    /// The packet of the outcomes.
+    #[inline]
+    pub fn packet(&self) -> &[u8] {
+        &self.message[..self.head.packet_len()]
     }
 
-    /// The outcome of the operation.
+    /// The outcome of the one operation of the packet, and the end of its value.
+    #[inline]
+    fn only(&self) -> Result<(Outcome<'_>, usize), EngineError> {
+        let (packet, mut outcomes) = (self.packet(), Outcomes::new(1));
+        match outcomes.next(packet) {
+            Some(Ok(Ok(outcome))) => Ok((outcome, outcomes.at())),
+            Some(Ok(Err(failure))) => Err(failure.into_error(self.at)),
+            _ => Err(strange_outcomes()),
+        }
+    }
+
+    /// The outcome of the one operation of the packet.
     ///
     /// # Errors
-    /// [`EngineError::Damaged`] if this is the reply to a packet. The methods below fail likewise.
+    /// The operation's; [`EngineError::Damaged`] if there is no such outcome.
     pub fn outcome(&self) -> Result<Outcome<'_>, EngineError> {
-        match self.answer() {
-            Answer::Done(outcome) => Ok(outcome),
-            other => Err(other.of_another_request()),
-        }
+        self.only().map(|(outcome, _)| outcome)
     }
 
-    /// The reply to a GET: the value, if there is one.
+    /// The outcome of the one operation of the packet, which keeps the buffer.
     ///
     /// # Errors
     /// As [`Reply::outcome`].
-    pub fn into_found(self) -> Result<Option<Value>, EngineError> {
-        match self.outcome()? {
-            Outcome::Found { version, expires_at_ms, .. } => {
-                Ok(Some(Value::new(self.message, self.head.value_at(), version, expires_at_ms)))
-            }
-            Outcome::Absent => Ok(None),
-            other => Err(other.of_another_operation()),
-        }
-    }
-
-    /// The reply to a packet: the packed results.
-    ///
-    /// # Errors
-    /// As [`Reply::outcome`].
-    pub fn packed(&self) -> Result<&[u8], EngineError> {
-        match self.answer() {
-            Answer::Packet(results) => Ok(results),
-            other => Err(other.of_another_request()),
-        }
-    }
-
-    /// The range of the value, or of the packed results, in [the buffer](Self::into_buf).
-    pub fn value_at(&self) -> std::ops::Range<usize> {
-        self.head.value_at()
+    #[inline]
+    pub fn into_done(self) -> Result<Done, EngineError> {
+        let (outcome, end) = self.only()?;
+        let at = end - outcome.bytes().len()..end;
+        let outcome = outcome.with_bytes(&[]);
+        Ok(Done::new(outcome, self.message, at))
     }
 
     /// The buffer that holds the reply.
@@ -196,47 +190,31 @@ impl<P, R> Requester<P, R> {
         self.lines[usize::from(self.map.area().source(to.node, to.worker))].is_free()
     }
 
-    /// Asks a worker for an operation on a key and waits for the outcome. `buf` is filled with the
-    /// reply.
+    /// Whether nothing of this client is under way.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.replies.taken() == 0
+    }
+
+    /// Asks a worker for one operation and waits for the outcome. `buf` is filled with the reply.
     ///
     /// # Errors
     /// [`EngineError`]; after any but [`EngineError::Ambiguous`] nothing was changed.
-    pub fn call<'a, F>(
-        &'a self,
-        fabric: &'a F,
+    pub async fn call<F>(
+        &self,
+        fabric: &F,
         to: WorkerId,
-        key: &'a [u8],
-        operation: Operation<'a>,
+        key: &[u8],
+        operation: Operation<'_>,
         buf: Buf,
-    ) -> impl Future<Output = Result<Reply, EngineError>> + 'a
+    ) -> Result<Reply, EngineError>
     where
         F: Fabric,
         P: RequestPath<F>,
         R: ReplyPath<F>,
     {
-        self.ask(fabric, move || Ok(to), (key, operation), buf, Ok)
-    }
-
-    /// Sends a worker a packet of operations and waits for the results. `buf` is filled with the
-    /// reply.
-    ///
-    /// # Errors
-    /// As [`Requester::call`]. After any error but [`EngineError::Ambiguous`] no operation of the
-    /// packet was executed.
-    pub fn call_packed<'a, F>(
-        &'a self,
-        fabric: &'a F,
-        to: WorkerId,
-        packet: &'a [u8],
-        is_read: bool,
-        buf: Buf,
-    ) -> impl Future<Output = Result<Reply, EngineError>> + 'a
-    where
-        F: Fabric,
-        P: RequestPath<F>,
-        R: ReplyPath<F>,
-    {
-        self.ask(fabric, move || Ok(to), Body::Packet { bytes: packet, is_read }, buf, Ok)
+        check_key(key)?;
+        self.ask(fabric, to, Body::one(key, operation), buf, Ok).await
     }
 
     /// Looks for what workers or other lanes of this client do, until `look` has found something.

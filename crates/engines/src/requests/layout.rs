@@ -14,7 +14,9 @@ use std::ops::Range;
 
 use loch_fabric::{MessageAddress, RegionId, RemoteAddr};
 
-use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
+use super::message::{
+    REPLY_OVERHEAD_BYTES, REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES, REQUEST_TRAILER_BYTES,
+};
 use crate::error::LayoutError;
 use crate::limits::{NODES_MAX, REPLIES_MAX, REQUEST_AREA_BYTES_MAX, WINDOW_MAX, WORKERS_MAX};
 use crate::region::{Service, session_bell_addr};
@@ -40,7 +42,7 @@ impl Service {
     /// # Errors
     /// [`LayoutError::Geometry`] if a slot cannot be so long.
     pub fn reply_bytes_for(value_bytes: u64) -> Result<u32, LayoutError> {
-        slot_bytes(REPLY_TRAILER_BYTES as u64, value_bytes)
+        slot_bytes(REPLY_OVERHEAD_BYTES as u64, value_bytes)
     }
 }
 
@@ -88,7 +90,7 @@ impl Area {
             return wrong(format!("{sessions_per_node} sessions a node are none, or too many"));
         }
         for (name, bytes, least) in [
-            ("request_bytes", request_bytes, REQUEST_OVERHEAD_BYTES as u32),
+            ("request_bytes", request_bytes, REQUEST_TRAILER_BYTES as u32),
             ("reply_bytes", reply_bytes, REPLY_TRAILER_BYTES as u32),
         ] {
             if bytes != 0 && (bytes < least || !bytes.is_multiple_of(SLOT_ALIGN_BYTES)) {
@@ -541,8 +543,8 @@ mod tests {
         assert_eq!(Service::request_bytes_for(16, 0), Ok(128));
         assert_eq!(Service::reply_bytes_for(0), Ok(64));
         // A message is a multiple of eight bytes long.
-        assert_eq!([1, 2].map(|key| Service::request_bytes_for(key, 0)), [Ok(64), Ok(128)]);
-        assert_eq!([9, 10].map(Service::reply_bytes_for), [Ok(64), Ok(128)]);
+        assert_eq!([49, 50].map(|key| Service::request_bytes_for(key, 0)), [Ok(128), Ok(192)]);
+        assert_eq!([1, 2].map(Service::reply_bytes_for), [Ok(64), Ok(128)]);
         assert!(Service::reply_bytes_for(1 << 30).is_ok());
         assert!(Service::reply_bytes_for(u64::MAX).is_err());
     }

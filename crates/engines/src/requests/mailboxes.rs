@@ -19,7 +19,7 @@ use loch_fabric::limits::{CACHE_LINE_BYTES, MAIL_RING_BYTES, MAIL_SENDERS_MAX};
 use loch_fabric::{MailboxShape, RemoteAddr};
 
 use super::layout::{Area, RequestMap, WorkerId};
-use super::message::{REPLY_TRAILER_BYTES, REQUEST_OVERHEAD_BYTES};
+use super::message::{REPLY_OVERHEAD_BYTES, REQUEST_OVERHEAD_BYTES};
 use crate::error::LayoutError;
 use crate::region::Service;
 
@@ -29,6 +29,11 @@ const PAGE_BYTES: u64 = 4096;
 /// A ring has this many times the room that it needs, so that some requests that are sent again
 /// find room too.
 const ROOM_TO_SPARE: u64 = 2;
+
+/// Bytes of the longest message with a packet of many operations or outcomes: the rings for a
+/// [default window](super::budget::WINDOW_DEFAULT) of messages of this length are not larger than
+/// those for messages of half the length.
+pub const PACKET_MESSAGE_BYTES: usize = 2032;
 
 /// The offsets of the requests and the mailboxes, from the table's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +71,7 @@ impl Mailboxes {
     }
 
     /// As [`Mailboxes::new`], from the longest key together with its value that a request and a
-    /// reply carry.
+    /// reply carry; 0 if no message is one. A message can also be a packet of many.
     ///
     /// # Errors
     /// As [`Mailboxes::new`].
@@ -76,7 +81,12 @@ impl Mailboxes {
         request: usize,
         reply: usize,
     ) -> Result<Self, LayoutError> {
-        Self::new(service, nodes, request + REQUEST_OVERHEAD_BYTES, reply + REPLY_TRAILER_BYTES)
+        let [request, reply] = [(request, REQUEST_OVERHEAD_BYTES), (reply, REPLY_OVERHEAD_BYTES)]
+            .map(|it| match it {
+                (0, overhead) => overhead,
+                (item, overhead) => PACKET_MESSAGE_BYTES.max(item + overhead),
+            });
+        Self::new(service, nodes, request, reply)
     }
 
     /// The requests, which come first.

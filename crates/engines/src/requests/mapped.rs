@@ -7,8 +7,8 @@ use super::message::{
 };
 use super::seal::Seal;
 
-/// The word of a request's trailer that tells the bytes of the value, from the trailer's start.
-const LENGTHS_WORD: u64 = 16;
+/// The word of a request's trailer that tells the bytes of its packet, from the trailer's start.
+const LENGTH_WORD: u64 = 16;
 
 /// The address of the word that shows whether a message is in a slot of `bytes` bytes.
 #[inline]
@@ -32,8 +32,7 @@ pub(super) fn load_request<F: Fabric>(
     message: &mut Buf,
 ) -> Result<Option<Ticket>, FabricError> {
     let trailer = start_of(slot, bytes, REQUEST_TRAILER_BYTES);
-    let lengths = [fabric.load(trailer)?, fabric.load(trailer.add(LENGTHS_WORD))?];
-    let len = Ticket::told_len(lengths);
+    let len = Ticket::told_len(fabric.load(trailer.add(LENGTH_WORD))?);
     if len > bytes as usize {
         return Ok(None);
     }

@@ -16,7 +16,6 @@ use std::fmt;
 
 use super::layout::{Area, remainder};
 use super::message::Ticket;
-use super::reply::Short;
 use super::seal::Seal;
 use super::sessions::{Holder, Sessions};
 use crate::planted::{self, Bug};
@@ -28,8 +27,8 @@ pub(super) enum Admission {
     New,
     /// The request was executed and changed nothing: it is executed again.
     Again,
-    /// The request was executed, with this answer.
-    Known(Short),
+    /// The request was executed, and its answer is [kept](Memory::kept).
+    Known,
     /// The request is being executed, or its client does not wait for it any more.
     Drop,
 }
@@ -49,7 +48,7 @@ enum State {
     /// A mutation that is being executed.
     UnderWay,
     /// A mutation that was executed.
-    Done(Short),
+    Done,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,6 +77,8 @@ pub(super) struct Memory {
     /// For each client as many records as the window is wide; a number's record is at its
     /// remainder.
     records: Vec<Record>,
+    /// The packet of outcomes of each record that is [done](State::Done).
+    kept: Vec<Vec<u8>>,
 }
 
 impl Memory {
@@ -90,6 +91,7 @@ impl Memory {
             window: u64::from(window),
             clients: vec![Client::default(); clients],
             records: vec![Record::default(); clients * usize::from(window)],
+            kept: vec![Vec::new(); clients * usize::from(window)],
         }
     }
 
@@ -178,8 +180,8 @@ impl Memory {
             return match record.state {
                 State::Repeatable => Admission::Again,
                 State::UnderWay => Admission::Drop,
-                State::Done(_) if planted::is(Bug::ExecutesAgain) => Admission::Again,
-                State::Done(short) => Admission::Known(short),
+                State::Done if planted::is(Bug::ExecutesAgain) => Admission::Again,
+                State::Done => Admission::Known,
             };
         }
         let state = if ticket.is_read() { State::Repeatable } else { State::UnderWay };
@@ -189,19 +191,30 @@ impl Memory {
         Admission::New
     }
 
-    /// Remembers the answer to a request, unless its client has gone on since. Returns whether it
+    /// Remembers the outcomes of a request, unless its client has gone on since. Returns whether it
     /// did.
     #[inline]
-    pub fn keep(&mut self, ticket: &Ticket, short: Short) -> bool {
+    pub fn keep(&mut self, ticket: &Ticket, outcomes: &[u8]) -> bool {
         if ticket.is_read() || !self.clients[ticket.client as usize].is(ticket.session) {
             return false;
         }
-        let record = &mut self.records[index(self.window, ticket)];
+        let index = index(self.window, ticket);
+        let record = &mut self.records[index];
         let is_it = record.number == ticket.number;
         if is_it {
-            record.state = State::Done(short);
+            record.state = State::Done;
+            let kept = &mut self.kept[index];
+            kept.clear();
+            if !planted::is(Bug::ResultsNotKept) {
+                kept.extend_from_slice(outcomes);
+            }
         }
         is_it
+    }
+
+    /// The outcomes of a request that was executed before.
+    pub fn kept(&self, ticket: &Ticket) -> &[u8] {
+        &self.kept[index(self.window, ticket)]
     }
 }
 
@@ -222,10 +235,9 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::operation::{Operation, Outcome, PutOptions};
+    use crate::operation::{Operation, PutOptions};
     use crate::region::Service;
     use crate::requests::message::Body;
-    use crate::requests::reply::Answer;
     use crate::secret::Secret;
 
     fn ticket(session: u64, number: u64, operation: Operation<'_>) -> Ticket {
@@ -255,11 +267,12 @@ mod tests {
     #[test]
     fn a_mutation_is_executed_once_and_answered_again() {
         let (mut memory, _) = memory();
-        let (put, short) = (ticket(9, 1, PUT), Answer::Done(Outcome::Stored(5)).short());
+        let put = ticket(9, 1, PUT);
         assert_eq!(memory.admit(&put), Admission::New);
         assert_eq!(memory.admit(&put), Admission::Drop);
-        memory.keep(&put, short);
-        assert_eq!(memory.admit(&put), Admission::Known(short));
+        assert!(memory.keep(&put, b"outcomes"));
+        assert_eq!(memory.admit(&put), Admission::Known);
+        assert_eq!(memory.kept(&put), b"outcomes");
         // The record counts until the slot is used again.
         assert_eq!(memory.admit(&ticket(9, 4, PUT)), Admission::New);
         assert_eq!(memory.admit(&put), Admission::Drop);
@@ -292,7 +305,7 @@ mod tests {
         assert_eq!(memory.admit(&ticket(10, 1, PUT)), Admission::New);
         assert_eq!(memory.admit(&ticket(9, 2, PUT)), Admission::Drop);
         // The outcome of the old session's request is not the answer to the new session's.
-        memory.keep(&old, Answer::Done(Outcome::Stored(5)).short());
+        assert!(!memory.keep(&old, b"outcomes"));
         assert_eq!(memory.admit(&ticket(10, 1, PUT)), Admission::Drop);
     }
 

@@ -1,25 +1,24 @@
 //! The bytes of a request and of a reply.
 //!
+//! A request carries a [packet](super::packet) of operations, a reply the packet of their outcomes.
 //! A message ends with a trailer. If the message stands at the end of its slot, its last words are
 //! always in the same place, however long it is (herd §4.2). Its length is a multiple of eight
 //! bytes.
 //!
-//! | request, from its end | field |
+//! | request | field |
 //! | --- | --- |
-//! | ... | zeros up to a multiple of 8, value, key, expiry (8, if flagged), operand (8, if flagged) |
-//! | -40 | operation (1), flags (1), bytes of the key less one (2), client (4) |
+//! | ... | the packet, zeros up to a multiple of 8 |
+//! | -40 from its end | kind (1), zeros (3), client (4) |
 //! | -32 | session incarnation (6), reply slot (2) |
-//! | -24 | worker incarnation (4), bytes of the value (4) |
+//! | -24 | worker incarnation (4), bytes of the packet (4) |
 //! | -16 | attempt (1), number (7) |
 //! | -8 | the seal of all bytes before ([`seal`](super::seal)) |
 //!
-//! | reply, from its end | field |
+//! | reply | field |
 //! | --- | --- |
-//! | ... | zeros up to a multiple of 8, value |
-//! | -48 | status (1), flags, zero (1), worker (2), worker incarnation (4) |
-//! | -40 | first operand: a version, a number, what an error tells |
-//! | -32 | second operand: the expiry or 0, what an error tells |
-//! | -24 | low quarter of the session incarnation (2), reply slot (2), bytes of the value (4) |
+//! | ... | the packet of outcomes, zeros up to a multiple of 8 |
+//! | -32 from its end | 1 if the request was for another incarnation (1), zero (1), worker (2), worker incarnation (4) |
+//! | -24 | low quarter of the session incarnation (2), reply slot (2), bytes of the packet (4) |
 //! | -16 | zero (1), number (7) |
 //! | -8 | the seal of all bytes before |
 //!
@@ -32,21 +31,21 @@
 use loch_fabric::Buf;
 use zerocopy::TryFromBytes;
 
-use super::code::{Code, HAVE_OPERAND};
-use super::reply::Short;
+use super::packet::{Cursor, OPERATION_BYTES, OUTCOME_BYTES, One};
 use super::seal::Seal;
-use crate::limits::KEY_BYTES_MAX;
-use crate::operation::{Expect, Operation, PutOptions};
+use crate::operation::Operation;
 
 /// Bytes of a request's trailer.
 pub const REQUEST_TRAILER_BYTES: usize = 40;
-/// The most bytes that a request has besides key and value.
-pub const REQUEST_OVERHEAD_BYTES: usize = REQUEST_TRAILER_BYTES + 16;
-/// Bytes of a reply's trailer. A reply has nothing else besides the value.
-pub const REPLY_TRAILER_BYTES: usize = 48;
+/// The most bytes that a request of one operation has besides key and value.
+pub const REQUEST_OVERHEAD_BYTES: usize = REQUEST_TRAILER_BYTES + OPERATION_BYTES;
+/// Bytes of a reply's trailer.
+pub const REPLY_TRAILER_BYTES: usize = 32;
+/// The most bytes that a reply of one outcome has besides a value.
+pub const REPLY_OVERHEAD_BYTES: usize = REPLY_TRAILER_BYTES + OUTCOME_BYTES;
 /// The word with number and attempt, from the end of a message.
 pub const POLL_WORD_FROM_END: usize = 16;
-/// The word of a reply that tells the bytes of its value, from the end of the message.
+/// The word of a reply that tells the bytes of its packet, from the end of the message.
 pub(super) const REPLY_LENGTH_FROM_END: usize = 24;
 /// Bits of a request's number: enough for two hundred years of a session that makes ten million
 /// requests a second.
@@ -64,10 +63,18 @@ pub fn session_number(incarnation: u64) -> u64 {
 const WORDS: usize = REQUEST_TRAILER_BYTES / 8;
 const REPLY_WORDS: usize = REPLY_TRAILER_BYTES / 8;
 
-/// The flag of a request that gives a value an expiry.
-const EXPIRES: u8 = 1;
+/// The kind of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
+#[repr(u8)]
+enum Kind {
+    Hello = 1,
+    /// At least one operation changes something.
+    Packet,
+    /// No operation changes anything.
+    ReadPacket,
+}
 
-/// Everything of a request but key and value. A worker keeps it while it serves the request.
+/// Everything of a request but its packet. A worker keeps it while it serves the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The client that asks.
@@ -82,21 +89,18 @@ pub struct Ticket {
     pub attempt: u8,
     /// The client's reply slot that waits for the reply.
     pub reply: u16,
-    code: Code,
-    flags: u8,
-    key_less_one: u16,
-    value_len: u32,
+    kind: Kind,
+    len: u32,
 }
 
 /// The content of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
     /// A greeting, which introduces its client.
     Hello,
-    /// An operation on a key.
-    One(Request<'a>),
-    /// Many operations, as [`kv_direct`](crate::kv_direct) packs them. A packet has no key, and
-    /// only workers of that engine unpack it.
+    /// A packet of one operation.
+    One(One<'a>),
+    /// A packet.
     Packet {
         /// The packet.
         bytes: &'a [u8],
@@ -115,83 +119,38 @@ pub struct Request<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// An operation on a key.
+    /// A packet of one operation.
+    ///
+    /// # Panics
+    /// If the key has 0 or more than [`KEY_BYTES_MAX`](crate::limits::KEY_BYTES_MAX) bytes.
     #[inline]
     pub fn one(key: &'a [u8], operation: Operation<'a>) -> Self {
-        Self::One(Request { key, operation })
+        Self::One(One::new(key, operation))
     }
 
-    /// Whether the request changes nothing, so that it may be executed again.
+    /// Bytes of the packet.
     #[inline]
-    pub fn is_read(&self) -> bool {
+    pub fn len(&self) -> usize {
         match self {
-            Self::Hello => true,
-            Self::One(request) => request.operation.is_read(),
+            Self::Hello => 0,
+            Self::One(one) => one.len(),
+            Self::Packet { bytes, .. } => bytes.len(),
+        }
+    }
+
+    /// Whether there is no packet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    fn kind(&self) -> Kind {
+        let is_read = match self {
+            Self::Hello => return Kind::Hello,
+            Self::One(one) => one.is_read(),
             Self::Packet { is_read, .. } => *is_read,
-        }
-    }
-
-    #[inline]
-    pub(super) fn key(&self) -> &'a [u8] {
-        if let Self::One(request) = self { request.key } else { &[] }
-    }
-
-    /// The bytes that the request carries besides a key.
-    #[inline]
-    pub fn value(&self) -> &'a [u8] {
-        match self {
-            Self::Hello => &[],
-            Self::One(request) => request.operation.value(),
-            Self::Packet { bytes, .. } => bytes,
-        }
-    }
-
-    #[inline]
-    fn options(&self) -> PutOptions {
-        let Self::One(Request { operation, .. }) = self else { return PutOptions::default() };
-        match operation {
-            Operation::Put { options, .. }
-            | Operation::PutIf { options, .. }
-            | Operation::Touch { options, .. } => *options,
-            _ => PutOptions::default(),
-        }
-    }
-
-    #[inline]
-    fn code(&self) -> Code {
-        let operation = match self {
-            Self::Hello => return Code::Hello,
-            Self::Packet { is_read: false, .. } => return Code::Packet,
-            Self::Packet { is_read: true, .. } => return Code::ReadPacket,
-            Self::One(request) => request.operation,
         };
-        match operation {
-            Operation::Get => Code::Get,
-            Operation::Contains => Code::Contains,
-            Operation::Put { .. } => Code::Put,
-            Operation::PutIf { expect: Expect::Absent, .. } => Code::PutIfAbsent,
-            Operation::PutIf { expect: Expect::Version(_), .. } => Code::PutIfVersion,
-            Operation::Delete { of: None } => Code::Delete,
-            Operation::Delete { of: Some(_) } => Code::DeleteVersion,
-            Operation::FetchAdd(_) => Code::FetchAdd,
-            Operation::Append(_) => Code::Append,
-            Operation::Touch { of: None, .. } => Code::Touch,
-            Operation::Touch { of: Some(_), .. } => Code::TouchVersion,
-            other => panic!("only a packet carries {other:?}"),
-        }
-    }
-
-    /// The operation's operand, if it has one.
-    #[inline]
-    fn operand(&self) -> Option<u64> {
-        let Self::One(Request { operation, .. }) = self else { return None };
-        match operation {
-            Operation::PutIf { expect: Expect::Version(operand), .. }
-            | Operation::FetchAdd(operand)
-            | Operation::Touch { of: Some(operand), .. }
-            | Operation::Delete { of: Some(operand) } => Some(*operand),
-            _ => None,
-        }
+        if is_read { Kind::ReadPacket } else { Kind::Packet }
     }
 }
 
@@ -199,102 +158,38 @@ impl Ticket {
     /// The ticket of a request of this client.
     ///
     /// # Panics
-    /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or a number has too many bits.
+    /// If a number has too many bits, or the packet has 4 GiB.
+    #[inline]
     pub fn new(client: u32, session: u64, body: &Body<'_>) -> Self {
         assert!(session >> SESSION_BITS == 0, "a session incarnation has {SESSION_BITS} bits");
-        let key = body.key();
-        let is_keyed = matches!(body, Body::One(_));
-        assert!(!is_keyed || (1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
-        let expires = body.options().expires_at_ms.is_some();
-        Self {
-            client,
-            session,
-            worker: 0,
-            number: 0,
-            attempt: 0,
-            reply: 0,
-            code: body.code(),
-            flags: if expires { EXPIRES } else { 0 },
-            key_less_one: if is_keyed { (key.len() - 1) as u16 } else { 0 },
-            value_len: u32::try_from(body.value().len()).expect("values are checked on entry"),
-        }
+        let len = u32::try_from(body.len()).expect("values are checked on entry");
+        let kind = body.kind();
+        Self { client, session, worker: 0, number: 0, attempt: 0, reply: 0, kind, len }
     }
 
     /// Whether the request is a greeting, which only introduces its client.
     #[inline]
     pub fn is_hello(&self) -> bool {
-        self.code == Code::Hello
+        self.kind == Kind::Hello
     }
 
     /// Whether the request changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
-        matches!(self.code, Code::Hello | Code::Get | Code::Contains | Code::ReadPacket)
-    }
-
-    /// Whether the request is a packet of operations, which has no key.
-    #[inline]
-    pub fn is_packet(&self) -> bool {
-        matches!(self.code, Code::Packet | Code::ReadPacket)
+        self.kind != Kind::Packet
     }
 
     /// Bytes of the message.
     #[inline]
     pub fn message_len(&self) -> usize {
-        self.body_len().next_multiple_of(8) + REQUEST_TRAILER_BYTES
+        Self::told_len(u64::from(self.len) << 32)
     }
 
-    /// The bytes of a message, from the words of its trailer that tell lengths. If these words are
+    /// The bytes of a message, from the word of its trailer that tells the length. If that word is
     /// not a request's, the message cannot be read.
     #[inline(always)]
-    pub(super) fn told_len([kind, lens]: [u64; 2]) -> usize {
-        let [code, flags, low, high, ..] = kind.to_le_bytes();
-        let is_keyless = [Code::Hello, Code::Packet, Code::ReadPacket].map(|it| it as u8);
-        let has_operand = HAVE_OPERAND.map(|it| it as u8);
-        let key_less_one = usize::from(u16::from_le_bytes([low, high]));
-        let key = if is_keyless.contains(&code) { 0 } else { key_less_one + 1 };
-        let words = usize::from(flags & EXPIRES) + usize::from(has_operand.contains(&code));
-        let body = (lens >> 32) as usize + key + words * 8;
-        body.next_multiple_of(8) + REQUEST_TRAILER_BYTES
-    }
-
-    /// Whether the request is a PUT without a condition.
-    #[inline]
-    pub fn is_put(&self) -> bool {
-        self.code == Code::Put
-    }
-
-    /// The key in the message that the ticket was read from; empty if the request has no key.
-    ///
-    /// # Panics
-    /// If `message` is shorter than the ticket's.
-    #[inline]
-    pub fn key<'a>(&self, message: &'a [u8]) -> &'a [u8] {
-        let words = usize::from(self.expires()) + usize::from(self.has_operand());
-        let end = message.len() - REQUEST_TRAILER_BYTES - words * 8;
-        &message[end - self.key_len()..end]
-    }
-
-    #[inline]
-    fn key_len(&self) -> usize {
-        let keyed = !self.is_hello() && !self.is_packet();
-        if keyed { usize::from(self.key_less_one) + 1 } else { 0 }
-    }
-
-    #[inline]
-    fn has_operand(&self) -> bool {
-        HAVE_OPERAND.contains(&self.code)
-    }
-
-    #[inline]
-    fn expires(&self) -> bool {
-        self.flags & EXPIRES != 0
-    }
-
-    #[inline]
-    fn body_len(&self) -> usize {
-        let words = usize::from(self.expires()) + usize::from(self.has_operand());
-        self.value_len as usize + self.key_len() + words * 8
+    pub(super) fn told_len(word: u64) -> usize {
+        ((word >> 32) as usize).next_multiple_of(8) + REQUEST_TRAILER_BYTES
     }
 
     /// The word for which the receiver polls.
@@ -303,15 +198,12 @@ impl Ticket {
         self.number << 8 | u64::from(self.attempt)
     }
 
+    #[inline]
     fn words(&self) -> [u64; WORDS - 1] {
         [
-            u64::from_le_bytes({
-                let [a, b] = self.key_less_one.to_le_bytes();
-                let [c, d, e, f] = self.client.to_le_bytes();
-                [self.code as u8, self.flags, a, b, c, d, e, f]
-            }),
+            u64::from(self.kind as u8) | u64::from(self.client) << 32,
             self.session | u64::from(self.reply) << SESSION_BITS,
-            u64::from(self.worker) | u64::from(self.value_len) << 32,
+            u64::from(self.worker) | u64::from(self.len) << 32,
             self.poll_word(),
         ]
     }
@@ -319,28 +211,20 @@ impl Ticket {
     /// Reads all words of a trailer but the checksum; `None` if they cannot belong to a request.
     #[inline]
     pub(super) fn parse(words: [u64; WORDS - 1]) -> Option<Self> {
-        let [code, flags, a, b, c, d, e, f] = words[0].to_le_bytes();
-        let code = Code::try_read_from_bytes(&[code]).ok()?;
+        let kind = Kind::try_read_from_bytes(&[words[0] as u8]).ok()?;
         let ticket = Self {
-            client: u32::from_le_bytes([c, d, e, f]),
+            client: (words[0] >> 32) as u32,
             session: session_number(words[1]),
             worker: words[2] as u32,
             number: words[3] >> 8,
             attempt: words[3] as u8,
             reply: (words[1] >> SESSION_BITS) as u16,
-            code,
-            flags,
-            key_less_one: u16::from_le_bytes([a, b]),
-            value_len: (words[2] >> 32) as u32,
+            kind,
+            len: (words[2] >> 32) as u32,
         };
-        let puts = matches!(code, Code::Put | Code::PutIfAbsent | Code::PutIfVersion);
-        let brings = code == Code::Append || ticket.is_packet();
-        let touches = matches!(code, Code::Touch | Code::TouchVersion);
-        let fits = puts
-            || flags == 0 && (ticket.value_len == 0 || brings)
-            || touches && ticket.value_len == 0;
-        let known = flags & !EXPIRES == 0;
-        (known && fits && ticket.number != 0 && ticket.session != 0).then_some(ticket)
+        let has_zeros = words[0] as u32 >> 8 == 0;
+        let has_packet = (ticket.len > 0) != ticket.is_hello();
+        (has_zeros && has_packet && ticket.number != 0 && ticket.session != 0).then_some(ticket)
     }
 
     /// Reads a whole message; `None` unless it is a complete request with the right seal.
@@ -356,114 +240,78 @@ impl Ticket {
         (ticket.message_len() == message.len()).then_some(ticket)
     }
 
-    /// The content of the message that the ticket was read from.
+    /// The packet in the message that the ticket was read from.
     ///
     /// # Panics
     /// If `message` is shorter than the ticket's.
-    #[inline]
-    pub fn body<'a>(&self, message: &'a [u8]) -> Body<'a> {
-        let body = &message[..message.len() - REQUEST_TRAILER_BYTES];
-        let (body, operand) = self.split_word(body, self.has_operand());
-        let (body, expires_at_ms) = self.split_word(body, self.expires());
-        let (body, key) = body.split_at(body.len() - self.key_len());
-        let value = &body[body.len() - self.value_len as usize..];
-        let options = PutOptions { expires_at_ms };
-        let operand = operand.unwrap_or(0);
-        let operation = match self.code {
-            Code::Hello => return Body::Hello,
-            Code::Packet => return Body::Packet { bytes: value, is_read: false },
-            Code::ReadPacket => return Body::Packet { bytes: value, is_read: true },
-            Code::Get => Operation::Get,
-            Code::Contains => Operation::Contains,
-            Code::Put => Operation::Put { value, options },
-            Code::PutIfAbsent => Operation::PutIf { value, expect: Expect::Absent, options },
-            Code::PutIfVersion => {
-                Operation::PutIf { value, expect: Expect::Version(operand), options }
-            }
-            Code::Delete => Operation::Delete { of: None },
-            Code::DeleteVersion => Operation::Delete { of: Some(operand) },
-            Code::FetchAdd => Operation::FetchAdd(operand),
-            Code::Append => Operation::Append(value),
-            Code::Touch => Operation::Touch { of: None, options },
-            Code::TouchVersion => Operation::Touch { of: Some(operand), options },
-        };
-        Body::One(Request { key, operation })
+    #[inline(always)]
+    pub fn packet<'a>(&self, message: &'a [u8]) -> &'a [u8] {
+        &message[..self.len as usize]
     }
 
-    /// The operation in the message that the ticket was read from.
-    ///
-    /// # Panics
-    /// If it is a greeting or a packet, or `message` is shorter than the ticket's.
-    #[inline]
-    pub fn request<'a>(&self, message: &'a [u8]) -> Request<'a> {
-        match self.body(message) {
-            Body::One(request) => request,
-            other => panic!("{other:?} is no operation"),
-        }
-    }
-
-    /// The range of the packet in the message that the ticket was read from.
+    /// The first operation in the message that the ticket was read from, if it can be read.
     ///
     /// # Panics
     /// If `message` is shorter than the ticket's.
-    pub fn packet_at(&self, message: &[u8]) -> std::ops::Range<usize> {
-        let end = message.len() - REQUEST_TRAILER_BYTES;
-        end - self.value_len as usize..end
-    }
-
-    #[inline]
-    fn split_word<'a>(&self, body: &'a [u8], present: bool) -> (&'a [u8], Option<u64>) {
-        if !present {
-            return (body, None);
-        }
-        let (body, word) = body.split_at(body.len() - 8);
-        (body, Some(u64::from_le_bytes(word.try_into().expect("eight bytes"))))
+    pub fn request<'a>(&self, message: &'a [u8]) -> Option<Request<'a>> {
+        let packet = self.packet(message);
+        let packed = Cursor::new(packet).ok()?.next(packet)?.ok()?;
+        Some(Request { key: packed.key(packet), operation: packed.operation(packet) })
     }
 
     /// Appends the message to `buf`, which must be empty.
+    #[inline]
     pub fn write(&self, body: &Body<'_>, seal: Seal, buf: &mut Buf) {
         assert!(buf.is_empty(), "a message is on its own");
-        let pad = self.body_len().next_multiple_of(8) - self.body_len();
-        buf.extend_from_slice(&[0; 8][..pad]);
-        buf.extend_from_slice(body.value());
-        buf.extend_from_slice(body.key());
-        for word in [body.options().expires_at_ms, body.operand()].into_iter().flatten() {
-            buf.extend_from_slice(&word.to_le_bytes());
+        match body {
+            Body::Hello => (),
+            Body::One(one) => one.parts().into_iter().for_each(|part| buf.extend_from_slice(part)),
+            Body::Packet { bytes, .. } => buf.extend_from_slice(bytes),
         }
-        finish(buf, self.words(), seal);
+        self.finish(seal, buf);
+    }
+
+    /// Appends the rest of the message to `buf`, which holds the packet and nothing else.
+    #[inline]
+    pub(super) fn finish(&self, seal: Seal, buf: &mut Buf) {
+        finish(buf, self.len as usize, self.words(), seal);
     }
 }
 
-/// Everything of a reply but the value.
+/// Everything of a reply but its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHead {
     /// The worker of the cluster that replies: [`Area::source`](super::layout::Area::source).
     pub source: u16,
     /// The worker's incarnation.
     pub worker: u32,
+    /// Whether the worker did not look at the request, because the request was for another
+    /// incarnation.
+    pub is_stale: bool,
     /// The low quarter of the incarnation of the session that sent the request.
     pub session: u16,
     /// The reply slot that waits for the reply.
     pub reply: u16,
     /// The number of the request.
     pub number: u64,
-    /// The answer without the bytes of its value.
-    pub short: Short,
-    value_len: u32,
+    len: u32,
 }
 
 impl ReplyHead {
-    /// The head of a reply to a request.
-    pub fn new(ticket: &Ticket, source: u16, worker: u32, short: Short, value: &[u8]) -> Self {
-        let value_len = u32::try_from(value.len()).expect("values are checked on entry");
+    /// The head of a reply to a request, with a packet of `len` bytes; none says that the request
+    /// was for another incarnation.
+    #[inline]
+    pub fn new(ticket: &Ticket, source: u16, worker: u32, len: usize) -> Self {
+        let len = u32::try_from(len).expect("values are checked on entry");
         let (session, reply) = (ticket.session as u16, ticket.reply);
-        Self { source, worker, session, reply, number: ticket.number, short, value_len }
+        let is_stale = len == 0;
+        Self { source, worker, is_stale, session, reply, number: ticket.number, len }
     }
 
     /// Bytes of the message.
     #[inline]
     pub fn message_len(&self) -> usize {
-        self.value_len().next_multiple_of(8) + REPLY_TRAILER_BYTES
+        Self::told_len(u64::from(self.len) << 32)
     }
 
     /// The bytes of a message, from the word of its trailer that tells the length. If that word is
@@ -473,34 +321,26 @@ impl ReplyHead {
         ((word >> 32) as usize).next_multiple_of(8) + REPLY_TRAILER_BYTES
     }
 
-    /// Bytes of the value.
+    /// Bytes of the packet, which comes first in the message.
     #[inline]
-    pub fn value_len(&self) -> usize {
-        self.value_len as usize
-    }
-
-    /// The range of the value in the message.
-    #[inline]
-    pub fn value_at(&self) -> std::ops::Range<usize> {
-        let end = self.value_len().next_multiple_of(8);
-        end - self.value_len()..end
+    pub fn packet_len(&self) -> usize {
+        self.len as usize
     }
 
     #[inline]
     pub(super) fn parse(words: [u64; REPLY_WORDS - 1]) -> Option<Self> {
-        let [status, flags, a, b, c, d, e, f] = words[0].to_le_bytes();
-        let short = Short { status, first: words[1], second: words[2] };
+        let [stale, zero, a, b, c, d, e, f] = words[0].to_le_bytes();
         let head = Self {
             source: u16::from_le_bytes([a, b]),
             worker: u32::from_le_bytes([c, d, e, f]),
-            session: words[3] as u16,
-            reply: (words[3] >> 16) as u16,
-            number: words[4] >> 8,
-            short,
-            value_len: (words[3] >> 32) as u32,
+            is_stale: stale == 1,
+            session: words[1] as u16,
+            reply: (words[1] >> 16) as u16,
+            number: words[2] >> 8,
+            len: (words[1] >> 32) as u32,
         };
-        let fits = head.value_len == 0 || short.has_value();
-        (flags == 0 && fits && head.number != 0).then_some(head)
+        let fits = stale <= 1 && head.is_stale == (head.len == 0);
+        (zero == 0 && fits && head.number != 0).then_some(head)
     }
 
     /// Reads a whole message; `None` unless it is a complete reply with the right seal.
@@ -510,27 +350,17 @@ impl ReplyHead {
         (head.message_len() == message.len() && seal.holds(message)).then_some(head)
     }
 
-    /// Appends the message to `buf`, which must be empty.
-    pub fn write(&self, value: &[u8], seal: Seal, buf: &mut Buf) {
-        assert!(buf.is_empty(), "a message is on its own");
-        debug_assert_eq!(value.len(), self.value_len());
-        buf.extend_from_slice(&[0; 8][..self.value_at().start]);
-        buf.extend_from_slice(value);
+    /// Appends the rest of the message to `buf`, which holds the packet and nothing else.
+    #[inline]
+    pub fn finish(&self, seal: Seal, buf: &mut Buf) {
         let [a, b] = self.source.to_le_bytes();
         let [c, d, e, f] = self.worker.to_le_bytes();
-        finish(
-            buf,
-            [
-                u64::from_le_bytes([self.short.status, 0, a, b, c, d, e, f]),
-                self.short.first,
-                self.short.second,
-                u64::from(self.session)
-                    | u64::from(self.reply) << 16
-                    | u64::from(self.value_len) << 32,
-                self.number << 8,
-            ],
-            seal,
-        );
+        let words = [
+            u64::from_le_bytes([u8::from(self.is_stale), 0, a, b, c, d, e, f]),
+            u64::from(self.session) | u64::from(self.reply) << 16 | u64::from(self.len) << 32,
+            self.number << 8,
+        ];
+        finish(buf, self.len as usize, words, seal);
     }
 }
 
@@ -562,9 +392,11 @@ impl Expected {
     }
 }
 
-/// Appends a trailer and the seal.
+/// Appends zeros, a trailer and the seal to a packet of `len` bytes.
 #[inline]
-fn finish<const N: usize>(buf: &mut Buf, words: [u64; N], seal: Seal) {
+fn finish<const N: usize>(buf: &mut Buf, len: usize, words: [u64; N], seal: Seal) {
+    assert!(buf.len() == len, "a message is on its own");
+    buf.extend_from_slice(&[0; 8][..len.next_multiple_of(8) - len]);
     buf.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
     let word = seal.word(buf);
     buf.extend_from_slice(&word);
@@ -587,18 +419,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::requests::reply::Answer;
+    use crate::operation::{Expect, PutOptions};
 
     const SEAL: Seal = Seal::CHECKSUM;
 
-    fn bodies<'a>(
-        key: &'a [u8],
-        value: &'a [u8],
-        operand: u64,
-        expiry: Option<u64>,
-    ) -> Vec<Body<'a>> {
+    fn operations(value: &[u8], operand: u64, expiry: Option<u64>) -> [Operation<'_>; 11] {
         let options = PutOptions { expires_at_ms: expiry };
-        let operations = [
+        [
             Operation::Get,
             Operation::Contains,
             Operation::Put { value, options },
@@ -610,13 +437,19 @@ mod tests {
             Operation::Append(value),
             Operation::Touch { of: None, options },
             Operation::Touch { of: Some(operand), options },
-        ];
-        let packet = Body::Packet { bytes: value, is_read: operand.is_multiple_of(2) };
-        operations.map(|operation| Body::one(key, operation)).into_iter().chain([packet]).collect()
+        ]
     }
 
     fn get() -> Ticket {
         Ticket { number: 3, ..Ticket::new(9, 7, &Body::one(b"k", Operation::Get)) }
+    }
+
+    /// The message with one bit flipped.
+    fn flipped(message: &[u8], flip: u16) -> Vec<u8> {
+        let mut bad = message.to_vec();
+        let bit = usize::from(flip) % (bad.len() * 8);
+        bad[bit / 8] ^= 1 << (bit % 8);
+        bad
     }
 
     proptest! {
@@ -627,7 +460,8 @@ mod tests {
             (operand, expiry, flip) in any::<(u64, Option<u64>, u16)>(),
             (number, attempt, reply) in (1u64..1 << NUMBER_BITS, any::<u8>(), any::<u16>()),
         ) {
-            for body in bodies(&key, &value, operand, expiry) {
+            for operation in operations(&value, operand, expiry) {
+                let body = Body::one(&key, operation);
                 let new = Ticket::new(9, 7, &body);
                 let ticket = Ticket { worker: 5, number, attempt, reply, ..new };
                 let mut message = Buf::new();
@@ -635,61 +469,47 @@ mod tests {
                 prop_assert_eq!(message.len(), ticket.message_len());
                 prop_assert!(message.len() <= key.len() + value.len() + REQUEST_OVERHEAD_BYTES + 7);
                 prop_assert_eq!(Ticket::read(&message, SEAL), Some(ticket));
-                prop_assert_eq!(ticket.body(&message), body);
-                prop_assert_eq!(ticket.key(&message), body.key());
-                let [kind, _, lens, _] = last_words(&message).unwrap();
-                prop_assert_eq!(Ticket::told_len([kind, lens]), message.len());
-                if ticket.is_packet() {
-                    prop_assert_eq!(&message[ticket.packet_at(&message)], &value[..]);
-                }
-                let mut bad = message.to_vec();
-                let bit = usize::from(flip) % (bad.len() * 8);
-                bad[bit / 8] ^= 1 << (bit % 8);
-                prop_assert_eq!(Ticket::read(&bad, SEAL), None);
+                prop_assert_eq!(ticket.is_read(), operation.is_read());
+                let request = Request { key: &key, operation };
+                prop_assert_eq!(ticket.request(&message), Some(request));
+                let [_, _, lens, _] = last_words(&message).unwrap();
+                prop_assert_eq!(Ticket::told_len(lens), message.len());
+                prop_assert_eq!(Ticket::read(&flipped(&message, flip), SEAL), None);
             }
         }
 
         #[test]
         fn replies_survive_the_trip_and_every_flipped_bit_is_noticed(
-            value in prop::collection::vec(any::<u8>(), 0..60),
-            (first, second, flip) in any::<(u64, u64, u16)>(),
+            packet in prop::collection::vec(any::<u8>(), 0..60), flip: u16,
         ) {
-            let ticket = get();
-            let found = Answer::found(&value, first, (second != 0).then_some(second));
-            let head = ReplyHead::new(&ticket, 2, 5, found.short(), &value);
-            let mut message = Buf::new();
-            head.write(&value, SEAL, &mut message);
+            let head = ReplyHead::new(&get(), 2, 5, packet.len());
+            let mut message = Buf::from(packet.clone());
+            head.finish(SEAL, &mut message);
             prop_assert_eq!(ReplyHead::read(&message, SEAL), Some(head));
-            prop_assert_eq!(&message[head.value_at()], &value[..]);
-            let mut bad = message.to_vec();
-            let bit = usize::from(flip) % (bad.len() * 8);
-            bad[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(ReplyHead::read(&bad, SEAL), None);
+            prop_assert_eq!(&message[..head.packet_len()], &packet[..]);
+            prop_assert_eq!(head.is_stale, packet.is_empty());
+            prop_assert_eq!(ReplyHead::read(&flipped(&message, flip), SEAL), None);
         }
 
         #[test]
         fn hostile_bytes_with_the_right_seal_do_not_panic(
             mut bytes in prop::collection::vec(any::<u8>(), 0..120),
-            code in 0u8..15, flags in 0u8..3, value_len in 0u32..64, key in 0u16..32,
+            (kind, len) in (0u8..5, 0u32..64),
         ) {
             // Bytes that are no message are dropped at once: these look like a request.
             if let Some(at) = bytes.len().checked_sub(REQUEST_TRAILER_BYTES) {
-                bytes[at] = code;
-                bytes[at + 1] = flags;
-                bytes[at + 2..at + 4].copy_from_slice(&key.to_le_bytes());
-                bytes[at + 20..at + 24].copy_from_slice(&value_len.to_le_bytes());
+                bytes[at..at + 4].copy_from_slice(&[kind, 0, 0, 0]);
+                bytes[at + 20..at + 24].copy_from_slice(&len.to_le_bytes());
                 let end = bytes.len() - 8;
                 let word = SEAL.word(&bytes[..end]);
                 bytes[end..].copy_from_slice(&word);
             }
             if let Some(ticket) = Ticket::read(&bytes, SEAL) {
-                let has_key =
-                    matches!(ticket.body(&bytes), Body::One(request) if !request.key.is_empty());
-                prop_assert_eq!(has_key, !ticket.is_hello() && !ticket.is_packet());
+                prop_assert_eq!(ticket.packet(&bytes).is_empty(), ticket.is_hello());
+                let _ = ticket.request(&bytes);
             }
             if let Some(head) = ReplyHead::read(&bytes, SEAL) {
-                prop_assert_eq!(bytes[head.value_at()].len(), head.value_len());
-                let _ = head.short.answer(&bytes[head.value_at()]);
+                prop_assert!(head.packet_len() <= bytes.len());
             }
         }
     }
@@ -697,7 +517,7 @@ mod tests {
     /// One wrong field is enough, whatever the other fields say.
     #[test]
     fn words_that_no_client_writes_are_no_request() {
-        for body in bodies(b"key", b"value", 5, Some(6)) {
+        for body in [Body::one(b"key", Operation::Get), Body::Hello] {
             let ticket = Ticket { number: 1, ..Ticket::new(9, 7, &body) };
             let words = ticket.words();
             assert_eq!(Ticket::parse(words), Some(ticket));
@@ -706,27 +526,25 @@ mod tests {
                 words[word] = words[word] & !clear | set;
                 Ticket::parse(words)
             };
-            for code in [0, Code::DeleteVersion as u8 + 1, u8::MAX] {
-                assert_eq!(with(0, 0xff, u64::from(code)), None, "operation {code}");
+            for kind in [0, Kind::ReadPacket as u8 + 1, u8::MAX] {
+                assert_eq!(with(0, 0xff, u64::from(kind)), None, "kind {kind}");
             }
-            assert_eq!(with(0, 0, 0x0200), None, "a flag that there is not");
+            assert_eq!(with(0, 0, 1 << 8), None, "zeros");
+            assert_eq!(with(0, 0, 1 << 31), None, "zeros");
             assert_eq!(with(1, (1 << SESSION_BITS) - 1, 0), None, "session 0");
             assert_eq!(with(3, !0xff, 0), None, "number 0");
-            let brings = !body.value().is_empty();
-            let expires = body.options() != PutOptions::default();
-            assert_eq!(with(0, 0, 0x0100).is_some(), expires, "only values expire: {body:?}");
-            assert_eq!(with(2, 0, 1 << 32).is_some(), brings, "it has no value: {body:?}");
+            assert_eq!(with(2, !0 << 32, 0).is_some(), ticket.is_hello(), "no packet");
+            assert_eq!(with(2, 0, 1 << 32).is_some(), !ticket.is_hello(), "a packet");
         }
     }
 
     /// A reply's head with one field that no worker writes.
     #[test]
     fn words_that_no_worker_writes_are_no_reply() {
-        let ticket = get();
-        for answer in [Answer::found(b"value", 1, None), Answer::Stale(4)] {
-            let head = ReplyHead::new(&ticket, 2, 5, answer.short(), answer.value());
-            let mut message = Buf::new();
-            head.write(answer.value(), SEAL, &mut message);
+        for packet in [&b"outcome"[..], b""] {
+            let head = ReplyHead::new(&get(), 2, 5, packet.len());
+            let mut message = Buf::from(packet.to_vec());
+            head.finish(SEAL, &mut message);
             let words = last_words(&message).unwrap();
             assert_eq!(ReplyHead::parse(words), Some(head));
             let with = |word: usize, clear: u64, set: u64| {
@@ -734,20 +552,32 @@ mod tests {
                 words[word] = words[word] & !clear | set;
                 ReplyHead::parse(words)
             };
-            assert_eq!(with(0, 0, 0x0100), None, "a flag");
-            assert_eq!(with(4, !0xff, 0), None, "number 0");
-            let has_value = !answer.value().is_empty();
-            assert_eq!(with(3, 0, 1 << 32).is_some(), has_value, "it has no value: {answer:?}");
+            assert_eq!(with(0, 0, 0x0100), None, "zero");
+            assert_eq!(with(0, 0xff, 2), None, "neither stale nor not");
+            assert_eq!(with(0, 0xff, u64::from(!head.is_stale)), None, "stale, with outcomes");
+            assert_eq!(with(2, !0xff, 0), None, "number 0");
         }
     }
 
     #[test]
-    fn a_greeting_is_a_message_without_a_key() {
+    fn a_greeting_is_a_message_without_a_packet() {
         let ticket = Ticket { number: 1, ..Ticket::new(9, 7, &Body::Hello) };
         let mut message = Buf::new();
         ticket.write(&Body::Hello, SEAL, &mut message);
         assert_eq!(message.len(), REQUEST_TRAILER_BYTES);
         assert_eq!(Ticket::read(&message, SEAL), Some(ticket));
-        assert_eq!((ticket.is_hello(), ticket.body(&message)), (true, Body::Hello));
+        assert!(ticket.is_hello() && ticket.request(&message).is_none());
+    }
+
+    /// HERD's request of a key of 16 bytes fits a cache line, and so does its GET here.
+    #[test]
+    fn a_request_of_one_small_operation_takes_as_few_lines_as_its_key_and_value() {
+        let lines = |operation| {
+            let body = Body::one(&[7; 16], operation);
+            Ticket::new(9, 7, &body).message_len().div_ceil(64)
+        };
+        let put = |value| Operation::Put { value, options: PutOptions::default() };
+        assert_eq!([lines(Operation::Get), lines(Operation::Delete { of: None })], [1, 1]);
+        assert_eq!([lines(put(&[7; 32])), lines(put(&[7; 64]))], [2, 2]);
     }
 }

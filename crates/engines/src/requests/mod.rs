@@ -8,28 +8,30 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | [`layout`] | where the slots are |
-//! | [`message`], `code.rs` | the bytes of a request and of a reply |
+//! | [`message`] | the bytes of a request and of a reply |
 //! | [`packet`] | many operations, or their outcomes, in one message |
-//! | [`reply`] | what can be answered |
 //! | [`seal`] | what shows that a message is whole, and whose it is |
 //! | `sessions.rs` | what a worker's node knows of its clients |
 //! | `client.rs`, `asked.rs` | sends, waits, sends again |
 //! | `window.rs` | numbers, and which of them are under way |
 //! | `worker.rs`, `memory.rs` | finds requests; executes each once |
-//! | `asker.rs` | the client of a table in which a worker owns each key |
+//! | `asker.rs`, `packing.rs`, `batch.rs` | fill packets: for lanes, and for batches |
+//! | `kv.rs` | the client of a table in which a worker owns each key |
+//! | `results.rs` | the outcomes of a packet, in its order |
 //! | `turns.rs` | the lanes of a worker |
 //! | `server.rs`, `peers.rs` | takes requests and sends replies, where those are SENT; where to |
 //! | [`path`] | WRITEs and SENDs, both ways |
 //!
 //! # How an engine uses it
-//! A client makes a [`Requester`] with the two paths of the engine. One [`call`](Requester::call)
-//! is one operation. If a worker owns each key and executes all operations on it, [`Client`] is the
+//! A request carries a [packet](packet) of one or more operations, a reply the packet of their
+//! outcomes. A client makes a [`Requester`] with the two paths of the engine, and an [`Asker`] that
+//! fills packets. If a worker owns each key and executes all operations on it, [`Client`] is the
 //! engine's whole client: the engine only says who the [owners](Owners) are.
 //!
 //! A worker opens an [`Inbox`] and takes messages with [`Inbox::poll`] (slots) or [`Inbox::accept`]
 //! (datagrams). It may take as many ahead as the engine likes, each with a buffer of its own. It
-//! executes [`Ticket::request`] and calls [`Inbox::complete`], in any order; that remembers the
-//! answer and makes the reply. It sends the reply with [`send_reply`] (WRITE) or
+//! executes the operations of [`Ticket::packet`] and calls [`Inbox::complete`], in any order; that
+//! remembers the outcomes and makes the reply. It sends the reply with [`send_reply`] (WRITE) or
 //! `Messages::send_all`. An [`Incoming::Answer`] is answered with [`Inbox::repeat`] and not
 //! executed. After an [`Incoming::Hello`] the worker sends everything for the ticket's client to
 //! the place where this datagram came from.
@@ -72,10 +74,9 @@
 //!     let mut message = Buf::new();
 //!     loop {
 //!         if let Some(Incoming::Execute(ticket)) = inbox.poll(&server, &mut message)? {
-//!             assert_eq!(ticket.request(&message).key, b"key");
-//!             let answer = Answer::found(b"value", 5, None);
-//!             let mut reply = Buf::new();
-//!             inbox.complete(&ticket, &answer, &mut reply);
+//!             assert_eq!(ticket.request(&message).expect("it is whole").key, b"key");
+//!             let found = Outcome::Found { version: 5, expires_at_ms: None, value: b"value" };
+//!             let (reply, _) = inbox.complete(&ticket, packet::OutcomeWriter::one(&Ok(found)));
 //!             return send_reply(&server, &map, home, &ticket, reply).await.1;
 //!         }
 //!         server.yield_now().await;
@@ -88,7 +89,7 @@
 //! #     if !served && serves.as_mut().poll(cx).is_ready() { served = true; }
 //! #     asks.as_mut().poll(cx)
 //! # }))?;
-//! let value = reply.into_found()?.expect("it is there");
+//! let value = reply.into_done()?.into_found()?.expect("it is there");
 //! assert_eq!((&value[..], value.version()), (&b"value"[..], 5));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -98,8 +99,8 @@
 //!    when the previous request of that slot was answered, or when it does not wait for that one
 //!    any more. Slots are never zeroed.
 //! 2. A message counts only with the expected number and the right seal.
-//! 3. A worker executes a mutation of one session at most once ([`Inbox`]); it may execute reads
-//!    again.
+//! 3. A worker executes a packet of one session that changes something at most once ([`Inbox`]); it
+//!    may execute a packet of reads again.
 //! 4. A worker executes only requests that were meant for its own incarnation. At any time there is
 //!    one worker of a number: a node starts a worker after it has stopped the one before.
 //!
@@ -123,20 +124,22 @@
 
 mod asked;
 mod asker;
+mod batch;
 pub(crate) mod bells;
 pub(crate) mod budget;
 mod client;
-mod code;
 mod counts;
+mod kv;
 pub mod layout;
 pub mod mailboxes;
 mod mapped;
 mod memory;
 pub mod message;
 pub mod packet;
+mod packing;
 pub mod path;
 mod peers;
-pub mod reply;
+mod results;
 pub mod seal;
 mod server;
 mod sessions;
@@ -147,17 +150,19 @@ mod worker;
 
 use loch_fabric::{Buf, Fabric, FabricError, RegionId};
 
-pub use asker::{Asker, Client, Owners, SendingClient};
+pub use asker::{Asker, Owners};
 pub use client::{Reply, Requester, Timing};
 pub use counts::Counts;
+pub use kv::{Client, SendingClient};
 pub use layout::{Area, RequestMap, WorkerId};
 pub use message::{Body, Request, Ticket};
 pub use packet::Failure;
+pub use packing::Room;
 pub use path::{
     BySend, ByUnreliableWrite, ByWrite, ReplyPath, RequestPath, Sent, SentReplies, WrittenReplies,
     make_known,
 };
-pub use reply::{Answer, Short};
+pub(crate) use results::Results;
 pub use seal::Seal;
 pub use server::{ROUND_MESSAGES_MAX, Round, Server};
 pub use sessions::{Holder, Sessions};

@@ -12,7 +12,7 @@ use loch_fabric::{
 
 use super::layout::{RequestMap, WorkerId};
 use super::mapped;
-use super::message::{Expected, ReplyHead};
+use super::message::{Expected, REPLY_TRAILER_BYTES, REQUEST_TRAILER_BYTES, ReplyHead};
 use super::seal::Seal;
 use crate::secret::Secret;
 use crate::spare::SpareBuffers;
@@ -54,6 +54,12 @@ pub trait RequestPath<F: Fabric> {
         Self::BY_SEND
     }
 
+    /// Bytes of the longest packet that can be sent now, besides the bound of the request slots.
+    #[inline]
+    fn room(&self, _fabric: &F) -> usize {
+        usize::MAX
+    }
+
     /// From now on the worker receives at this address.
     fn meet(&self, _fabric: &F, _worker: WorkerId, _at: &MessageAddress) {}
 }
@@ -91,6 +97,13 @@ pub trait ReplyPath<F: Fabric> {
         _hello: impl FnOnce() -> Buf,
     ) -> Result<(), FabricError> {
         Ok(())
+    }
+
+    /// Bytes of the longest packet of outcomes that can be sent now, besides the bound of the reply
+    /// slots.
+    #[inline]
+    fn room(&self, _fabric: &F) -> usize {
+        usize::MAX
     }
 
     /// Whether the client has to find out, from the workers' lines, where the workers receive.
@@ -257,6 +270,11 @@ impl<F: Fabric + Messages> RequestPath<F> for BySend<F::Peer> {
         (message, done.map(|()| Sent::Datagram))
     }
 
+    #[inline]
+    fn room(&self, fabric: &F) -> usize {
+        fabric.message_bytes_max().saturating_sub(REQUEST_TRAILER_BYTES)
+    }
+
     fn meet(&self, fabric: &F, worker: WorkerId, at: &MessageAddress) {
         self.know(fabric, worker, at);
     }
@@ -356,6 +374,11 @@ impl<F: Fabric + Messages> ReplyPath<F> for SentReplies<F::Peer> {
             old.into_iter().for_each(|old| self.spare.give_back(old));
         }
         Ok(None)
+    }
+
+    #[inline]
+    fn room(&self, fabric: &F) -> usize {
+        fabric.message_bytes_max().saturating_sub(REPLY_TRAILER_BYTES)
     }
 
     fn has_taken_for_others(&self) -> bool {

@@ -32,20 +32,19 @@ impl<P: Copy> Peers<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::requests::{Answer, Body};
+    use crate::requests::Body;
 
     #[test]
     fn replies_go_where_a_client_has_introduced_itself() {
         let mut peers = Peers::new(2);
         let [first, second] = [0, 1].map(|client| Ticket::new(client, 5, &Body::Hello));
-        let refused = Answer::Stale(1).short();
         peers.heard(&Incoming::Execute(first), 'x');
-        peers.heard(&Incoming::Answer(first, refused), 'x');
+        peers.heard(&Incoming::Answer(first), 'x');
         assert_eq!((peers.of(&first), peers.of(&second)), (None, None));
         peers.heard(&Incoming::Hello(first), 'a');
         peers.heard(&Incoming::Hello(second), 'b');
         peers.heard(&Incoming::Execute(first), 'x');
-        peers.heard(&Incoming::Answer(first, refused), 'x');
+        peers.heard(&Incoming::Answer(first), 'x');
         assert_eq!((peers.of(&first), peers.of(&second)), (Some('a'), Some('b')));
         peers.heard(&Incoming::Hello(first), 'c');
         assert_eq!((peers.of(&first), peers.of(&second)), (Some('c'), Some('b')));

@@ -7,11 +7,11 @@ use loch_fabric::{Buf, Fabric, FabricError, Messages};
 
 use super::bells::Rings;
 use super::layout::{RequestMap, WorkerId};
-use super::message::Ticket;
-use super::packet::Failure;
+use super::message::{REPLY_TRAILER_BYTES, Request, Ticket};
+use super::packet::{Cursor, Failure};
 use super::path::make_known;
 use super::peers::Peers;
-use super::reply::Answer;
+use super::results::Results;
 use super::sessions::Sessions;
 use super::worker::{Inbox, Incoming};
 use crate::error::EngineError;
@@ -34,6 +34,10 @@ pub struct Server<F: Messages> {
     /// The clients that were sent replies.
     rings: Rings,
     map: RequestMap,
+    /// Bytes of the longest reply.
+    reply_bytes_max: usize,
+    /// The outcomes of the request that is executed.
+    results: Results,
     /// Buffers for messages, used again and again.
     spare: Vec<Buf>,
 }
@@ -56,7 +60,7 @@ impl Round {
 impl<F: Fabric + Messages> Server<F> {
     /// The requests of worker `id`, which starts now, from the clients whose sessions `sessions`
     /// knows. `requests_by_send` says whether requests come as datagrams, besides those in slots;
-    /// greetings do in any case.
+    /// greetings do in any case. A reply has at most `reply_bytes_max` bytes.
     ///
     /// # Errors
     /// The fabric's, if the region of the worker's node is not mapped and writable.
@@ -66,6 +70,7 @@ impl<F: Fabric + Messages> Server<F> {
         id: WorkerId,
         sessions: Sessions,
         requests_by_send: bool,
+        reply_bytes_max: usize,
     ) -> Result<Self, FabricError> {
         make_known(&fabric, map, id)?;
         let inbox = Inbox::open(&fabric, map, id, sessions)?;
@@ -78,6 +83,8 @@ impl<F: Fabric + Messages> Server<F> {
             outbox: Vec::new(),
             rings: Rings::default(),
             map: map.clone(),
+            reply_bytes_max,
+            results: Results::default(),
             spare: Vec::new(),
         })
     }
@@ -95,7 +102,7 @@ impl<F: Fabric + Messages> Server<F> {
 
     /// The next operation that has to be executed, with the bytes of its request; `None` at the end
     /// of the round. Clients that introduce themselves are noted, requests that were executed
-    /// before are answered again, and packets are refused.
+    /// before are answered again.
     ///
     /// Datagrams come first: a client introduces itself in one before it writes its first request.
     ///
@@ -136,41 +143,59 @@ impl<F: Fabric + Messages> Server<F> {
                 Some(incoming)
             };
             match incoming {
-                Some(Incoming::Execute(ticket)) if ticket.is_packet() => {
-                    self.give_back(message);
-                    self.reply(&ticket, &Answer::Failed(Failure::Unsupported));
-                }
                 Some(Incoming::Execute(ticket)) => return Ok(Some((ticket, message))),
-                Some(Incoming::Answer(ticket, short)) => {
-                    self.inbox.repeat(&ticket, short, &mut message);
-                    self.post(&ticket, message);
+                Some(Incoming::Answer(ticket)) => {
+                    message.clear();
+                    let reply = self.inbox.repeat(&ticket, message);
+                    self.post(&ticket, reply);
                 }
                 Some(Incoming::Hello(_)) | None => self.give_back(message),
             }
         }
     }
 
-    /// Remembers the answer to a request, and queues the reply to be sent with the others. If no
-    /// message can hold the reply, the reply says that the operation is not supported over
-    /// messages.
+    /// Bytes that the outcomes of a request may take.
     #[inline]
-    pub fn reply(&mut self, ticket: &Ticket, answer: &Answer<'_>) {
-        let mut reply = self.buf();
-        self.inbox.complete(ticket, answer, &mut reply);
-        if reply.len() > self.fabric.message_bytes_max() {
-            self.inbox.complete(ticket, &Answer::Failed(Failure::Unsupported), &mut reply);
-        }
-        self.post(ticket, reply);
+    pub fn room(&self) -> usize {
+        let max = self.reply_bytes_max.min(self.fabric.message_bytes_max());
+        max.saturating_sub(REPLY_TRAILER_BYTES)
     }
 
-    /// As [`Server::reply`], with the outcome of an operation or the reason why it was not done.
+    /// Executes the operations of a request, one after the other, and queues the reply. `execute`
+    /// hands each outcome to its last argument. A request that cannot be read gets no reply.
+    pub fn execute(
+        &mut self,
+        ticket: &Ticket,
+        message: Buf,
+        mut execute: impl FnMut(&F, Request<'_>, &mut dyn FnMut(Result<Outcome<'_>, EngineError>)),
+    ) {
+        let packet = ticket.packet(&message);
+        if let Ok(cursor) = Cursor::new(packet) {
+            let (memory, room) = (self.buf(), self.room());
+            self.results.begin(cursor.left(), room, memory);
+            for (number, packed) in cursor.all(packet).enumerate() {
+                let results = &mut self.results;
+                let Ok(packed) = packed else {
+                    results.take(number, &Err(Failure::Malformed));
+                    continue;
+                };
+                let (key, operation) = (packed.key(packet), packed.operation(packet));
+                execute(&self.fabric, Request { key, operation }, &mut |outcome| {
+                    results.take(number, &outcome.map_err(|error| Failure::from(&error)));
+                });
+            }
+            let outcomes = self.results.packet();
+            self.reply(ticket, outcomes);
+        }
+        self.give_back(message);
+    }
+
+    /// Remembers the packet of a request's outcomes, and queues the reply to be sent with the
+    /// others.
     #[inline]
-    pub fn answer(&mut self, ticket: &Ticket, outcome: Result<Outcome<'_>, EngineError>) {
-        let answer = match outcome {
-            Ok(outcome) => Answer::Done(outcome),
-            Err(error) => Answer::Failed(Failure::from(&error)),
-        };
-        self.reply(ticket, &answer);
+    pub fn reply(&mut self, ticket: &Ticket, outcomes: Buf) {
+        let (reply, _) = self.inbox.complete(ticket, outcomes);
+        self.post(ticket, reply);
     }
 
     /// Sends the replies, at the end of a turn.
@@ -213,8 +238,9 @@ impl<F: Fabric + Messages> Server<F> {
         }
     }
 
+    /// An empty buffer.
     #[inline]
-    fn buf(&mut self) -> Buf {
+    pub(crate) fn buf(&mut self) -> Buf {
         self.spare.pop().unwrap_or_default()
     }
 }

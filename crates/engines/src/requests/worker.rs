@@ -18,7 +18,6 @@ use super::layout::{Area, RequestMap, WorkerId};
 use super::mapped;
 use super::memory::{Admission, Memory};
 use super::message::{ReplyHead, Ticket};
-use super::reply::{Answer, Short};
 use super::seal::Seal;
 use super::sessions::Sessions;
 use crate::planted::{self, Bug};
@@ -28,9 +27,9 @@ use crate::planted::{self, Bug};
 pub enum Incoming {
     /// A request that is to be executed and answered.
     Execute(Ticket),
-    /// A request that only has to be answered, with this answer: it was executed before, or is for
+    /// A request that only has to be [answered](Inbox::repeat): it was executed before, or is for
     /// another incarnation of the worker.
-    Answer(Ticket, Short),
+    Answer(Ticket),
     /// A client introduced itself, for the first time or anew: the worker sends to the place where
     /// this message came from.
     Hello(Ticket),
@@ -214,29 +213,37 @@ impl Inbox {
         (is_clients && self.memory.is_sealed(&ticket, message)).then_some(ticket)
     }
 
-    /// Remembers the answer to a request and writes the reply into `message`, which is cleared.
-    /// Returns whether the request may come again, and must then not be executed again.
+    /// Remembers the packet of a request's outcomes, and makes the reply of it. Also returns
+    /// whether the request may come again, and must then not be executed again.
     #[inline]
-    pub fn complete(&mut self, ticket: &Ticket, answer: &Answer<'_>, message: &mut Buf) -> bool {
-        let short = answer.short();
-        self.write_reply(ticket, short, answer.value(), message);
-        self.memory.keep(ticket, short)
+    pub fn complete(&mut self, ticket: &Ticket, outcomes: Buf) -> (Buf, bool) {
+        let is_kept = self.memory.keep(ticket, &outcomes);
+        (self.reply(ticket, outcomes), is_kept)
     }
 
-    /// Writes a reply whose answer is known already into `message`, which is cleared.
-    pub fn repeat(&self, ticket: &Ticket, short: Short, message: &mut Buf) {
-        self.write_reply(ticket, short, &[], message);
+    /// Makes the reply to an [`Incoming::Answer`] of an empty buffer.
+    pub fn repeat(&self, ticket: &Ticket, mut message: Buf) -> Buf {
+        if !self.is_stale(ticket) {
+            message.extend_from_slice(self.memory.kept(ticket));
+        }
+        self.reply(ticket, message)
     }
 
     #[inline]
-    fn write_reply(&self, ticket: &Ticket, short: Short, value: &[u8], message: &mut Buf) {
-        message.clear();
+    fn reply(&self, ticket: &Ticket, mut message: Buf) -> Buf {
         let seal = match self.area.service().reply_bytes {
             0 => self.memory.reply_seal(ticket),
             _ => Seal::CHECKSUM,
         };
-        let head = ReplyHead::new(ticket, self.source, self.incarnation, short, value);
-        head.write(value, seal, message);
+        let head = ReplyHead::new(ticket, self.source, self.incarnation, message.len());
+        head.finish(seal, &mut message);
+        message
+    }
+
+    /// Whether a request was meant for another incarnation of the worker.
+    #[inline]
+    fn is_stale(&self, ticket: &Ticket) -> bool {
+        ticket.worker != self.incarnation && !planted::is(Bug::AnyIncarnation)
     }
 
     /// Looks at a slot whose poll word changed.
@@ -265,9 +272,8 @@ impl Inbox {
         if ticket.is_hello() {
             return self.memory.greets(&ticket).then_some(Incoming::Hello(ticket));
         }
-        if ticket.worker != self.incarnation && !planted::is(Bug::AnyIncarnation) {
-            let short = Answer::Stale(self.incarnation).short();
-            return self.memory.greets(&ticket).then_some(Incoming::Answer(ticket, short));
+        if self.is_stale(&ticket) {
+            return self.memory.greets(&ticket).then_some(Incoming::Answer(ticket));
         }
         match self.memory.admit(&ticket) {
             Admission::New => {
@@ -275,7 +281,7 @@ impl Inbox {
                 Some(Incoming::Execute(ticket))
             }
             Admission::Again => Some(Incoming::Execute(ticket)),
-            Admission::Known(short) => Some(Incoming::Answer(ticket, short)),
+            Admission::Known => Some(Incoming::Answer(ticket)),
             Admission::Drop => None,
         }
     }

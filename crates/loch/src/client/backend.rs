@@ -3,7 +3,7 @@
 use loch_engines::nessie;
 use loch_fabric::shm::ShmEndpoint;
 
-use super::batching::{Batching, Stages};
+use super::batching::Batching;
 use super::net::{OpenParams, Shm};
 use super::operations::Operations;
 use super::remote;
@@ -49,21 +49,14 @@ impl Backend {
         }
     }
 
-    /// The client that does operations on many keys together, if there is such a client.
+    /// The client that does batches of operations that only read, or that change something, if that
+    /// is worth it.
     #[inline]
-    pub fn batching(&self) -> Option<Batching<'_>> {
-        let client = match self {
-            Self::Shm(client) => client,
-            Self::Network(client) => {
-                let far = || Batching::Stages(Stages::Far(&**client));
-                return client.takes_batches().then(far);
-            }
-        };
-        match client.in_place() {
-            Some(client) => {
-                client.takes_batches().then_some(Batching::Stages(Stages::Near(client)))
-            }
-            None => client.packing().map(Batching::Packets),
+    pub fn batching(&self, is_read: bool) -> Option<Batching<'_>> {
+        if let Some(client) = self.in_place() {
+            return client.takes_batches().then_some(Batching::Near(client));
         }
+        let client = self.operations();
+        client.shares(is_read).then_some(Batching::Any(client))
     }
 }

@@ -1,30 +1,20 @@
 //! The clients that do operations on many keys together, rather than as many single ones.
 
-use loch_engines::net::Net;
-use loch_engines::operation::Found;
-use loch_engines::{EngineError, kv_direct, nessie};
+use loch_engines::operation::{Batch, Found, Outcome};
+use loch_engines::{EngineError, nessie};
 use loch_fabric::shm::ShmEndpoint;
 
-use super::net::Shm;
 use super::operations::Operations;
 
 /// A client that does operations on many keys together.
 pub(crate) enum Batching<'a> {
-    /// In stages over all keys.
-    Stages(Stages<'a>),
-    /// In packets, which workers execute.
-    Packets(&'a kv_direct::Client<<Shm as Net>::Waiting>),
-}
-
-/// A client of nessie.
-pub(crate) enum Stages<'a> {
-    /// On shared memory, where the steps of many keys overlap.
+    /// Nessie's client, on shared memory.
     Near(&'a nessie::Client<ShmEndpoint>),
-    /// Over a network, where the keys share round trips.
-    Far(&'a dyn Operations),
+    /// Any other client.
+    Any(&'a dyn Operations),
 }
 
-impl<'a> Batching<'a> {
+impl Batching<'_> {
     /// GETs many keys. `found` is called once for each key, with its index, in any order.
     ///
     /// # Errors
@@ -32,14 +22,24 @@ impl<'a> Batching<'a> {
     pub async fn get_many<K: AsRef<[u8]>>(
         self,
         keys: &[K],
-        found: impl FnMut(usize, Option<Found<'_>>),
+        mut found: impl FnMut(usize, Option<Found<'_>>),
     ) -> Result<(), EngineError> {
-        match self {
-            Self::Stages(Stages::Near(client)) => client.get_many(keys, found).await,
-            // Boxed, so that the future is as small as batches on one host need it.
-            Self::Stages(Stages::Far(client)) => Box::pin(get_far(client, keys, found)).await,
-            Self::Packets(client) => client.get_many(keys, found).await,
-        }
+        let client = match self {
+            Self::Near(client) => return client.get_many(keys, found).await,
+            Self::Any(client) => client,
+        };
+        // Boxed, so that the future is as small as batches on one host need it.
+        let get = async {
+            let keys = bytes(keys);
+            let mut done = |key: usize, outcome: Outcome<'_>| match outcome {
+                Outcome::Found { version, expires_at_ms, value } => {
+                    found(key, Some(Found { version, value, expires_at_ms }));
+                }
+                _ => found(key, None),
+            };
+            client.execute_many(Batch::Get(&keys), &mut done).await
+        };
+        Box::pin(get).await
     }
 
     /// PUTs many pairs. `stored` is called for each pair, with its index and version, in any order.
@@ -49,25 +49,25 @@ impl<'a> Batching<'a> {
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         self,
         pairs: &[(K, V)],
-        stored: impl FnMut(usize, u64),
+        mut stored: impl FnMut(usize, u64),
     ) -> Result<(), EngineError> {
-        match self {
-            Self::Stages(Stages::Near(client)) => client.put_many(pairs, stored).await,
-            Self::Stages(Stages::Far(client)) => Box::pin(put_far(client, pairs, stored)).await,
-            Self::Packets(client) => client.put_many(pairs, stored).await,
-        }
+        let client = match self {
+            Self::Near(client) => return client.put_many(pairs, stored).await,
+            Self::Any(client) => client,
+        };
+        let put = async {
+            let pairs: Vec<_> =
+                pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
+            let mut done = |pair: usize, outcome: Outcome<'_>| {
+                if let Outcome::Stored(version) = outcome {
+                    stored(pair, version);
+                }
+            };
+            client.execute_many(Batch::Put(&pairs), &mut done).await
+        };
+        Box::pin(put).await
     }
 
-    /// The client that works in stages, which has more kinds of batches.
-    pub fn stages(self) -> Option<Stages<'a>> {
-        match self {
-            Self::Stages(client) => Some(client),
-            Self::Packets(_) => None,
-        }
-    }
-}
-
-impl Stages<'_> {
     /// Hands on whether each of many keys has a value.
     ///
     /// # Errors
@@ -77,10 +77,14 @@ impl Stages<'_> {
         keys: &[K],
         mut contained: impl FnMut(usize, bool),
     ) -> Result<(), EngineError> {
-        match self {
-            Self::Near(client) => client.contains_many(keys, contained).await,
-            Self::Far(client) => client.contains_many(&bytes(keys), &mut contained).await,
-        }
+        let client = match self {
+            Self::Near(client) => return client.contains_many(keys, contained).await,
+            Self::Any(client) => client,
+        };
+        let mut done = |key: usize, outcome: Outcome<'_>| {
+            contained(key, outcome == Outcome::Contained(true));
+        };
+        client.execute_many(Batch::Contains(&bytes(keys)), &mut done).await
     }
 
     /// Deletes many keys. `deleted` is called for each key, with whether it had a value.
@@ -92,68 +96,17 @@ impl Stages<'_> {
         keys: &[K],
         mut deleted: impl FnMut(usize, bool),
     ) -> Result<(), EngineError> {
-        match self {
-            Self::Near(client) => client.delete_many(keys, deleted).await,
-            Self::Far(client) => client.delete_many(&bytes(keys), &mut deleted).await,
-        }
+        let client = match self {
+            Self::Near(client) => return client.delete_many(keys, deleted).await,
+            Self::Any(client) => client,
+        };
+        let mut done = |key: usize, outcome: Outcome<'_>| {
+            deleted(key, outcome == Outcome::Deleted(true));
+        };
+        client.execute_many(Batch::Delete(&bytes(keys)), &mut done).await
     }
-}
-
-async fn get_far<K: AsRef<[u8]>>(
-    client: &dyn Operations,
-    keys: &[K],
-    mut found: impl FnMut(usize, Option<Found<'_>>),
-) -> Result<(), EngineError> {
-    client.get_many(&bytes(keys), &mut found).await
-}
-
-async fn put_far<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-    client: &dyn Operations,
-    pairs: &[(K, V)],
-    mut stored: impl FnMut(usize, u64),
-) -> Result<(), EngineError> {
-    let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
-    client.put_many(&pairs, &mut stored).await
 }
 
 fn bytes<K: AsRef<[u8]>>(keys: &[K]) -> Vec<&[u8]> {
     keys.iter().map(AsRef::as_ref).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use loch_fabric::lanes::block_on;
-
-    use super::*;
-    use crate::{Cluster, EmbeddedConfig};
-
-    #[test]
-    fn batches_through_the_trait_are_those_of_the_client() {
-        let table = Cluster::embedded(EmbeddedConfig::default()).unwrap().table("default").unwrap();
-        let far = || Stages::Far(table.operations());
-        let keys: Vec<_> = (0..300u32).map(|key| key.to_le_bytes()).collect();
-        let pairs: Vec<_> = keys[..200].iter().map(|key| (*key, *key)).collect();
-        let mut versions = vec![0; 200];
-        let put =
-            Batching::Stages(far()).put_many(&pairs, |pair, version| versions[pair] = version);
-        block_on(put).unwrap();
-        assert!(versions.iter().all(|version| *version > 0));
-        let mut found = vec![None; 300];
-        let get = Batching::Stages(far()).get_many(&keys, |key, value| {
-            found[key] = value.map(|value| (value.version, value.value.to_vec()));
-        });
-        block_on(get).unwrap();
-        for (number, found) in found.iter().enumerate() {
-            let expected = versions.get(number).map(|version| (*version, keys[number].to_vec()));
-            assert_eq!(*found, expected);
-        }
-        let mut deleted = vec![None; 300];
-        block_on(far().delete_many(&keys, |key, had| deleted[key] = Some(had))).unwrap();
-        assert!(deleted.iter().enumerate().all(|(key, had)| *had == Some(key < 200)));
-        let mut contained = vec![None; 300];
-        block_on(far().contains_many(&keys, |key, has| contained[key] = Some(has))).unwrap();
-        assert_eq!(contained, [Some(false); 300]);
-        let refused = block_on(far().delete_many(&[&b"good"[..], b""], |_, _| ()));
-        assert_eq!(refused, Err(EngineError::KeyEmpty));
-    }
 }

@@ -3,9 +3,9 @@
 use std::pin::Pin;
 
 use loch_engines::EngineError;
-use loch_engines::kv_direct::{Compute, Computed};
+use loch_engines::kv_direct::Compute;
 use loch_engines::nessie::CheckReport;
-use loch_engines::operation::{Found, Operation, Outcome, PutOptions, Value};
+use loch_engines::operation::{Batch, Done, Operation, Outcome, PutOptions, Value};
 use loch_engines::registry::{EngineId, Operating};
 use loch_fabric::Buf;
 
@@ -46,37 +46,16 @@ pub(crate) trait Operations: Send {
         key: &'a [u8],
         operation: Operation<'a>,
         buf: Buf,
-    ) -> Operating<'a, Computed>;
+    ) -> Operating<'a, Done>;
 
-    /// Whether operations on many keys share round trips; else the client has no `*_many`.
-    fn takes_batches(&self) -> bool;
+    /// As [`Kv::shares`](loch_engines::Kv::shares).
+    fn shares(&self, is_read: bool) -> bool;
 
-    /// As [`Client::get_many`](loch_engines::nessie::Client::get_many).
-    fn get_many<'a>(
+    /// As [`Kv::execute_many`](loch_engines::Kv::execute_many).
+    fn execute_many<'a>(
         &'a self,
-        keys: &'a [&'a [u8]],
-        found: &'a mut dyn FnMut(usize, Option<Found<'_>>),
-    ) -> Operating<'a, ()>;
-
-    /// As [`Client::contains_many`](loch_engines::nessie::Client::contains_many).
-    fn contains_many<'a>(
-        &'a self,
-        keys: &'a [&'a [u8]],
-        contained: &'a mut dyn FnMut(usize, bool),
-    ) -> Operating<'a, ()>;
-
-    /// As [`Client::put_many`](loch_engines::nessie::Client::put_many).
-    fn put_many<'a>(
-        &'a self,
-        pairs: &'a [(&'a [u8], &'a [u8])],
-        stored: &'a mut dyn FnMut(usize, u64),
-    ) -> Operating<'a, ()>;
-
-    /// As [`Client::delete_many`](loch_engines::nessie::Client::delete_many).
-    fn delete_many<'a>(
-        &'a self,
-        keys: &'a [&'a [u8]],
-        deleted: &'a mut dyn FnMut(usize, bool),
+        batch: Batch<'a>,
+        done: &'a mut dyn FnMut(usize, Outcome<'_>),
     ) -> Operating<'a, ()>;
 
     /// Reserves memory for a value of `len` bytes. Returns `None` if the engine has no entries that
@@ -126,7 +105,7 @@ impl Compute for dyn Operations + '_ {
         key: &[u8],
         operation: Operation<'_>,
         buf: Buf,
-    ) -> Result<Computed, EngineError> {
+    ) -> Result<Done, EngineError> {
         Operations::compute(self, key, operation, buf).await
     }
 }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use loch_engines::EngineError;
 use loch_engines::kv::Lengths;
-use loch_engines::kv_direct::{self, Compute, Computed};
+use loch_engines::kv_direct::Compute;
 use loch_engines::limits::SCAN_PAGE_KEYS;
 use loch_engines::nessie::{self, AnyClient, CheckReport};
 use loch_engines::net::Access;
-use loch_engines::operation::{Found, Operation, Outcome, PutOptions, Value};
+use loch_engines::operation::{Batch, Done, Operation, Outcome, PutOptions, SomeOf, Value};
 use loch_engines::registry::{Client, EngineId, Operating};
 use loch_engines::requests::{Timing, WorkerId};
 use loch_engines::scan::{Cursor, Key, Listed, Step};
@@ -100,12 +100,6 @@ impl<N: Network> TableClient<N> {
         self.client.in_place()
     }
 
-    /// As [`Client::packing`], unless a batch might have to begin again.
-    #[inline]
-    pub fn packing(&self) -> Option<&kv_direct::Client<N::Waiting>> {
-        self.client.packing().filter(|_| !N::BREAKS)
-    }
-
     /// Begins an operation again if it lacked a connection that was made meanwhile. Such an error
     /// says that nothing was changed. Then lets the client come to rest.
     async fn attempt<T, F: Future<Output = Result<T, EngineError>>>(
@@ -129,31 +123,24 @@ impl<N: Network> TableClient<N> {
         }
     }
 
-    /// Does the operations of a batch, and begins those that have no result again if one lacked a
-    /// connection that was made meanwhile: its error says that none of them was done. `operate`
-    /// calls its last argument with the place of each operation that is done, and gets the number
-    /// of the operation in `all`.
-    async fn batch<T: Copy>(
+    /// Does the operations of a batch, and begins those that have no outcome again if one lacked a
+    /// connection that was made meanwhile: its error says that none of them was done.
+    async fn batch(
         &self,
-        all: &[T],
-        meaning: fn(EngineError) -> EngineError,
-        operate: impl AsyncFn(
-            &nessie::Client<N::Direct>,
-            &[T],
-            &dyn Fn(usize) -> usize,
-        ) -> Result<(), EngineError>,
+        batch: Batch<'_>,
+        done: &mut dyn FnMut(usize, Outcome<'_>),
     ) -> Result<(), EngineError> {
-        let Some(client) = self.client.in_place() else { return Err(EngineError::Unsupported) };
-        let (operate, is_done) = (&operate, &RefCell::new(vec![false; all.len()]));
+        let (done, is_done) = (&RefCell::new(done), &RefCell::new(vec![false; batch.len()]));
         let attempt = || async move {
-            let left: Vec<_> = (0..all.len()).filter(|at| !is_done.borrow()[*at]).collect();
-            let some: Vec<_> = left.iter().map(|at| all[*at]).collect();
-            let done = |at: usize| {
+            let left: Vec<_> = (0..batch.len()).filter(|at| !is_done.borrow()[*at]).collect();
+            let some = SomeOf::new(batch, &left);
+            let mut seen = |at: usize, outcome: Outcome<'_>| {
                 is_done.borrow_mut()[left[at]] = true;
-                left[at]
+                done.borrow_mut()(left[at], outcome);
             };
-            operate(client, &some, &done).await
+            self.client.execute_many(some.batch(), &mut seen).await
         };
+        let meaning = if batch.is_read() { of_read } else { |error| error };
         self.attempt(attempt, meaning).await
     }
 
@@ -384,7 +371,7 @@ where
         key: &'a [u8],
         operation: Operation<'a>,
         buf: Buf,
-    ) -> Operating<'a, Computed> {
+    ) -> Operating<'a, Done> {
         let Some(client) = self.client.computing() else {
             let engine = self.engine.needs();
             let why =
@@ -396,64 +383,25 @@ where
         Box::pin(self.attempt(move || client.compute(key, operation, buf.take()), meaning))
     }
 
-    fn takes_batches(&self) -> bool {
-        self.client.in_place().is_some_and(nessie::Client::takes_batches)
+    fn shares(&self, is_read: bool) -> bool {
+        self.client.shares(is_read)
     }
 
-    fn get_many<'a>(
+    fn execute_many<'a>(
         &'a self,
-        keys: &'a [&'a [u8]],
-        found: &'a mut dyn FnMut(usize, Option<Found<'_>>),
+        batch: Batch<'a>,
+        done: &'a mut dyn FnMut(usize, Outcome<'_>),
     ) -> Operating<'a, ()> {
-        let found = RefCell::new(found);
-        Box::pin(self.batch(keys, of_read, async move |client, keys, done| {
-            let seen = |key, value: Option<Found<'_>>| found.borrow_mut()(done(key), value);
-            client.get_many(keys, seen).await
-        }))
-    }
-
-    fn contains_many<'a>(
-        &'a self,
-        keys: &'a [&'a [u8]],
-        contained: &'a mut dyn FnMut(usize, bool),
-    ) -> Operating<'a, ()> {
-        let contained = RefCell::new(contained);
-        Box::pin(self.batch(keys, of_read, async move |client, keys, done| {
-            let seen = |key, has_value| contained.borrow_mut()(done(key), has_value);
-            client.contains_many(keys, seen).await
-        }))
-    }
-
-    fn put_many<'a>(
-        &'a self,
-        pairs: &'a [(&'a [u8], &'a [u8])],
-        stored: &'a mut dyn FnMut(usize, u64),
-    ) -> Operating<'a, ()> {
-        let stored = RefCell::new(stored);
-        Box::pin(self.batch(
-            pairs,
-            |error| error,
-            async move |client, pairs, done| {
-                let seen = |pair, version| stored.borrow_mut()(done(pair), version);
-                client.put_many(pairs, seen).await
-            },
-        ))
-    }
-
-    fn delete_many<'a>(
-        &'a self,
-        keys: &'a [&'a [u8]],
-        deleted: &'a mut dyn FnMut(usize, bool),
-    ) -> Operating<'a, ()> {
-        let deleted = RefCell::new(deleted);
-        Box::pin(self.batch(
-            keys,
-            |error| error,
-            async move |client, keys, done| {
-                let seen = |key, had_value| deleted.borrow_mut()(done(key), had_value);
-                client.delete_many(keys, seen).await
-            },
-        ))
+        if let Batch::Put(pairs) = batch
+            && let Err(refused) =
+                pairs.iter().try_for_each(|(key, value)| self.check_lengths(key, value.len()))
+        {
+            return Box::pin(std::future::ready(Err(refused)));
+        }
+        if !N::BREAKS {
+            return self.client.execute_many(batch, done);
+        }
+        Box::pin(self.batch(batch, done))
     }
 
     fn reserve<'a: 'k, 'k>(

@@ -12,9 +12,10 @@ use loch_bench::error::TargetError;
 use loch_bench::spec::Spec;
 use loch_engines::epoch::Session;
 use loch_engines::operation::{Operation, Outcome, Value};
+use loch_engines::requests::packet::Answered;
 use loch_engines::requests::{
-    Answer, BySend, ByUnreliableWrite, Failure, ReplyPath, Request, RequestMap, RequestPath,
-    Requester, SentReplies, Sessions, Timing, WorkerId, WrittenReplies,
+    BySend, ByUnreliableWrite, Failure, ReplyPath, Request, RequestMap, RequestPath, Requester,
+    SentReplies, Sessions, Timing, WorkerId, WrittenReplies,
 };
 use loch_engines::{EngineError, Kv};
 use loch_fabric::{Buf, RegionId};
@@ -170,11 +171,13 @@ impl<W: EchoPaths> Baseline for Echo<W> {
 }
 
 impl<F: Thread> Execute<F> for Reflector {
-    fn execute(&mut self, _: &F, request: Request<'_>) -> Answer<'_> {
+    fn execute(&mut self, _: &F, request: Request<'_>) -> Answered<'_> {
         match request.operation {
-            Operation::Get => Answer::found(&self.value, 0, None),
-            Operation::Put { .. } => Answer::Done(Outcome::Stored(0)),
-            _ => Answer::Failed(Failure::Unsupported),
+            Operation::Get => {
+                Ok(Outcome::Found { version: 0, expires_at_ms: None, value: &self.value })
+            }
+            Operation::Put { .. } => Ok(Outcome::Stored(0)),
+            _ => Err(Failure::Unsupported),
         }
     }
 }
@@ -197,7 +200,11 @@ impl<F: Thread, W: EchoPaths> Kv for Client<F, W> {
 
     async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
         let to = self.owners.owner(key);
-        self.requester.call(&self.fabric, to, key, Operation::Get, buf).await?.into_found()?;
+        self.requester
+            .call(&self.fabric, to, key, Operation::Get, buf)
+            .await?
+            .into_done()?
+            .into_found()?;
         Ok(None)
     }
 

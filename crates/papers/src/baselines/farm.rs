@@ -12,8 +12,9 @@ use loch_bench::error::TargetError;
 use loch_bench::spec::Spec;
 use loch_engines::epoch::Session;
 use loch_engines::operation::{Operation, Outcome, Value};
+use loch_engines::requests::packet::Answered;
 use loch_engines::requests::{
-    Answer, ByUnreliableWrite, Failure, Request, RequestMap, Requester, Sessions, Timing, WorkerId,
+    ByUnreliableWrite, Failure, Request, RequestMap, Requester, Sessions, Timing, WorkerId,
     WrittenReplies,
 };
 use loch_engines::{EngineError, Kv};
@@ -116,13 +117,13 @@ impl<const INLINED: bool> Baseline for Farm<INLINED> {
 }
 
 impl<F: Thread> Execute<F> for Keeper {
-    fn execute(&mut self, fabric: &F, request: Request<'_>) -> Answer<'_> {
+    fn execute(&mut self, fabric: &F, request: Request<'_>) -> Answered<'_> {
         let Operation::Put { value, .. } = request.operation else {
-            return Answer::Failed(Failure::Unsupported);
+            return Err(Failure::Unsupported);
         };
         match self.0.put(fabric, request.key, value) {
-            Ok(()) => Answer::Done(Outcome::Stored(0)),
-            Err(error) => Answer::Failed(Failure::from(&error)),
+            Ok(()) => Ok(Outcome::Stored(0)),
+            Err(error) => Err(Failure::from(&error)),
         }
     }
 }

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use loch_engines::EngineError;
-use loch_engines::requests::{
-    Answer, Inbox, Incoming, Request, RequestMap, Sessions, Ticket, WorkerId,
-};
+use loch_engines::requests::packet::{Answered, OutcomeWriter};
+use loch_engines::requests::{Inbox, Incoming, Request, RequestMap, Sessions, Ticket, WorkerId};
 use loch_fabric::{Buf, FabricError};
 
 use super::baseline::{Serve, Thread};
@@ -19,7 +18,7 @@ const DOORBELL_REPLIES: usize = 16;
 /// How a worker executes a request.
 pub trait Execute<F> {
     /// Executes it.
-    fn execute(&mut self, fabric: &F, request: Request<'_>) -> Answer<'_>;
+    fn execute(&mut self, fabric: &F, request: Request<'_>) -> Answered<'_>;
 }
 
 /// A worker.
@@ -31,6 +30,7 @@ pub struct Server<F: Thread, E> {
     /// The address of each client's replies, if they are SENT.
     peers: Vec<Option<F::Peer>>,
     outbox: Vec<(F::Peer, Buf)>,
+    outcomes: OutcomeWriter,
     spare: Vec<Buf>,
 }
 
@@ -47,6 +47,7 @@ impl<F: Thread, E: Execute<F>> Server<F, E> {
             inbox: Inbox::open(&fabric, &map, id, sessions)?,
             peers: vec![None; map.area().clients() as usize],
             outbox: Vec::new(),
+            outcomes: OutcomeWriter::default(),
             spare: Vec::new(),
             fabric,
             map,
@@ -93,17 +94,17 @@ impl<F: Thread, E: Execute<F>> Server<F, E> {
     }
 
     fn answer(&mut self, incoming: Incoming, message: &[u8]) -> Result<(), FabricError> {
-        let mut reply = self.buf();
-        let ticket = match incoming {
+        let reply = self.buf();
+        let (ticket, reply) = match incoming {
             Incoming::Hello(_) => return Ok(()),
-            Incoming::Answer(ticket, short) => {
-                self.inbox.repeat(&ticket, short, &mut reply);
-                ticket
-            }
+            Incoming::Answer(ticket) => (ticket, self.inbox.repeat(&ticket, reply)),
             Incoming::Execute(ticket) => {
-                let answer = self.work.execute(&self.fabric, ticket.request(message));
-                self.inbox.complete(&ticket, &answer, &mut reply);
-                ticket
+                let request =
+                    ticket.request(message).expect("the bench's clients ask by the rules");
+                let outcome = self.work.execute(&self.fabric, request);
+                self.outcomes.reuse(reply);
+                self.outcomes.push(&outcome);
+                (ticket, self.inbox.complete(&ticket, self.outcomes.take()).0)
             }
         };
         self.post(&ticket, reply)

@@ -69,6 +69,7 @@ impl Baseline for VerbsOnly {
             seed: self.shapes[0].seed,
             value_bytes_max: self.shapes[0].value_bytes_max,
             send_bytes_max: fabric.message_bytes_max(),
+            batch: 1,
         };
         Client(pilaf::Client::new(fabric, access, session, timing))
     }

@@ -58,7 +58,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         let key = job.key();
         let mut entry = match self.storage.glance(bucket, job.hash(), key) {
             Glance::Entry(entry) => entry,
-            Glance::Unclear => return Straight::No,
+            Glance::Pointed | Glance::Unclear => return Straight::No,
             Glance::Further(line) => {
                 return match job.operation() {
                     Operation::Get | Operation::Contains => Straight::Further(line),

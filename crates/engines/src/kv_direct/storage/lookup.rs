@@ -65,7 +65,8 @@ impl<H: HostMemory> Storage<H> {
     /// Looks for the entry of `key`, whose hash is `hash`, and fills `item` if there is one.
     ///
     /// # Errors
-    /// [`EngineError::Unsupported`] if the table takes no keys of this length, [`EngineError::Damaged`].
+    /// [`EngineError::Unsupported`] if the table takes no keys of this length,
+    /// [`EngineError::Damaged`].
     #[inline]
     pub async fn lookup(
         &self,

@@ -3,18 +3,22 @@
 //! are handed on. So the buckets of a chain arrive while other keys are looked for, and what is
 //! counted and borrowed is so once for all keys.
 //!
-//! The stages read inline entries in memory that can be [loaded](HostMemory::loads). They end at
-//! the first key for which that is not enough.
+//! The stages read inline entries, and entries in slabs that one access reads, in memory that can
+//! be [loaded](HostMemory::loads). They end at the first key for which that is not enough.
 
 use std::ops::Range;
 
 use loch_fabric::prefetch_read;
 
 use super::straight::Glance;
-use super::{Storage, word_at};
+use super::{LINE_PLACES, Storage, word_at};
+use zerocopy::IntoBytes;
+
 use crate::kv_direct::bucket::Bucket;
+use crate::kv_direct::header::Header;
 use crate::kv_direct::item::Parts;
 use crate::kv_direct::key::KeyHash;
+use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::lines::{HostMemory, LINE_BYTES, Line, Purpose};
 use crate::operation::Outcome;
 
@@ -32,6 +36,26 @@ enum Spot {
     Absent,
     /// The chain goes on in this line.
     Further(u32),
+    /// The entry is in this slab, if the slab's entry has the key.
+    Slab(Slab),
+}
+
+/// A slab that one access reads.
+#[derive(Clone, Copy)]
+struct Slab {
+    /// The first line in which it lies, and the byte of that line at which it begins.
+    line: u32,
+    start: u8,
+    count: u16,
+    kind: u8,
+}
+
+impl Slab {
+    /// The lines in which the slab lies.
+    #[inline(always)]
+    fn lines(self, lines: &[Line]) -> &[Line] {
+        &lines[self.line as usize..][..usize::from(self.count)]
+    }
 }
 
 /// The fields of an entry, in bytes of its line; where there is none, the end of the line.
@@ -83,8 +107,10 @@ impl<H: HostMemory> Storage<H> {
                 && let Some((hash, key)) = key(found)
                 && let Some(spot) = self.spot(lines, self.group(hash), hash, key)
             {
-                if let Spot::Further(line) = spot {
-                    prefetch_read(&lines[line as usize]);
+                match spot {
+                    Spot::Further(line) => prefetch_read(&lines[line as usize]),
+                    Spot::Slab(slab) => slab.lines(lines).iter().take(2).for_each(prefetch_read),
+                    Spot::Entry { .. } | Spot::Absent => (),
                 }
                 spots[found] = spot;
                 found += 1;
@@ -97,18 +123,24 @@ impl<H: HostMemory> Storage<H> {
                     (spot, left) = (self.spot(lines, line, hash, key), left - 1);
                 }
                 buckets += 1 + CHAIN_MAX - left;
-                let reply = match spot {
+                let outcome = match spot {
                     Some(Spot::Entry { line, fields }) => {
                         fields.value(&lines[line as usize], now_ms)
                     }
                     Some(Spot::Absent) => Some(Outcome::Absent),
+                    Some(Spot::Slab(slab)) => {
+                        let (_, key) = key(answered).expect("it was told before");
+                        counts.read(Purpose::Data, usize::from(slab.count));
+                        self.found_in(slab, lines, key, now_ms)
+                    }
                     Some(Spot::Further(_)) | None => None,
                 };
-                let Some(reply) = reply else { break };
-                answer(reply);
+                let Some(outcome) = outcome else { break };
+                answer(outcome);
                 answered += 1;
             }
             counts.read_each(Purpose::Index, buckets);
+
             answered
         });
         answered.unwrap_or(0)
@@ -124,7 +156,43 @@ impl<H: HostMemory> Storage<H> {
             }
             Glance::Absent => Some(Spot::Absent),
             Glance::Further(line) => Some(Spot::Further(line)),
+            Glance::Pointed => {
+                self.slab(Bucket::in_place(&lines[line as usize]), hash).map(Spot::Slab)
+            }
             Glance::Unclear => None,
         }
+    }
+
+    /// The one slab to which a bucket points for a key, if one access reads it whole.
+    #[inline]
+    fn slab(&self, bucket: &Bucket, hash: KeyHash) -> Option<Slab> {
+        let pointing = bucket.pointing(hash.secondary());
+        let pointer = bucket.pointer(pointing.trailing_zeros());
+        if !pointing.is_power_of_two() || pointer.kind == Header::LARGE_KIND {
+            return None;
+        }
+        let (place, class) = (Place::new(pointer.place)?, Class::new(pointer.kind)?);
+        let count = self.slab_lines(place, class).ok()? as u16;
+        let start = (place.number() % LINE_PLACES) as u8 * PLACE_BYTES as u8;
+        Some(Slab { line: place.number() / LINE_PLACES, start, count, kind: pointer.kind })
+    }
+
+    /// The value in a slab, if its entry has the key and has not expired.
+    #[inline]
+    fn found_in<'l>(
+        &self,
+        slab: Slab,
+        lines: &'l [Line],
+        key: &[u8],
+        now_ms: u64,
+    ) -> Option<Outcome<'l>> {
+        let bytes = &slab.lines(lines).as_bytes()[usize::from(slab.start)..];
+        let header = Header::read(slab.kind, bytes)?;
+        let body = bytes[Header::bytes(header.class)..].get(..header.body_bytes as usize)?;
+        let parts = self.format.parts(body, header.expires)?;
+        let word = |at: Option<usize>| at.map(|at| word_at(body, at));
+        let (version, expires_at_ms) = (word(parts.version_at).unwrap_or(0), word(parts.expiry_at));
+        let is_it = body[parts.key.clone()] == *key && expires_at_ms.is_none_or(|at| at > now_ms);
+        is_it.then_some(Outcome::Found { version, expires_at_ms, value: &body[parts.value_at..] })
     }
 }

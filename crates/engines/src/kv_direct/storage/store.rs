@@ -181,8 +181,8 @@ impl<H: HostMemory> Storage<H> {
     /// `lookup` filled: the entry is written back from `item`.
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`] if the entry expires now and did not before, or was stored in the
-    /// meantime.
+    /// [`EngineError::OutOfMemory`] if the entry expires now and did not before, or was stored in
+    /// the meantime.
     #[inline]
     pub async fn rewrite(
         &self,

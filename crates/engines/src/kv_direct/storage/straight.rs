@@ -23,6 +23,8 @@ pub enum Glance<E> {
     /// The key has no entry up to here; the chain goes on in this line. All entries of the bucket
     /// are inline, so those of the next may be as well.
     Further(u32),
+    /// The entry may be in one of the slabs to which the bucket points.
+    Pointed,
     /// More lines have to be read.
     Unclear,
 }
@@ -130,7 +132,7 @@ impl<H: HostMemory> Storage<H> {
             }
             Glance::Absent => Glance::Absent,
             Glance::Further(line) => Glance::Further(line),
-            Glance::Unclear => Glance::Unclear,
+            Glance::Pointed | Glance::Unclear => Glance::Unclear,
         }
     }
 
@@ -161,7 +163,7 @@ impl<H: HostMemory> Storage<H> {
             }
         }
         match bucket.next() {
-            _ if bucket.pointing(hash.secondary()) != 0 => Glance::Unclear,
+            _ if bucket.pointing(hash.secondary()) != 0 => Glance::Pointed,
             None => Glance::Absent,
             Some(_) if bucket.pointers() != 0 => Glance::Unclear,
             Some(place) => self.chained_line(place).map_or(Glance::Unclear, Glance::Further),

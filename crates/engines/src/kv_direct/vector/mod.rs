@@ -6,7 +6,8 @@
 //!
 //! * Integers wrap, unless the function says that it saturates. Floats do neither: they become
 //!   infinite, so for floats the saturating functions are the plain ones.
-//! * Bitwise functions are for integers only: with floats such a function is [`EngineError::UnfitFunction`].
+//! * Bitwise functions are for integers only: with floats such a function is
+//!   [`EngineError::UnfitFunction`].
 //! * Floats compare as IEEE 754 says, so a NaN is neither equal to, less than nor greater than any
 //!   number. MAX is `d` if it is greater than `v`, otherwise `v`; MIN likewise. An operand that is
 //!   NaN changes nothing, an element that is NaN stays, and of 0 and -0 the element stays.
@@ -23,9 +24,9 @@
 //!
 //! # Invariants
 //! 1. A failed operation changes nothing: neither the value, nor what a filter has put out so far.
-//! 2. A value is [`EngineError::NotAVector`], whatever the function, if its length is not a multiple of
-//!    the element's, or differs from the length of a vector of operands. A value without elements
-//!    is a vector.
+//! 2. A value is [`EngineError::NotAVector`], whatever the function, if its length is not a
+//!    multiple of the element's, or differs from the length of a vector of operands. A value
+//!    without elements is a vector.
 
 mod builtin;
 mod number;

@@ -1,10 +1,10 @@
 //! Reading the operations of a packet, which may come from any writer.
 
 use super::format::{Given, HEAD_BYTES, SAME_SIZES, SAME_VALUE, Shape};
-use super::operation::{KNOWN, LAMBDA, LENGTH, PARTS, Packed, WORD};
+use super::operation::{GET_AS_BEFORE, KNOWN, LAMBDA, LENGTH, PARTS, Packed, WORD};
 use super::{CODE, EXTRA, Malformed, skip, take, take_length};
 use crate::functions::{Builtin, Element, Function};
-use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use crate::limits::{KEY_BYTES_MAX, PACKET_OPS_MAX};
 
 /// A position in the reading of a packet. It does not borrow the packet. The caller must pass the
 /// same packet every time: another packet is read as if it were hostile.
@@ -19,12 +19,12 @@ impl Cursor {
     /// The position before the first operation.
     ///
     /// # Errors
-    /// If there is no operation, or more than [`KV_DIRECT_PACKET_OPS_MAX`]: the number of expected
+    /// If there is no operation, or more than [`PACKET_OPS_MAX`]: the number of expected
     /// replies is then unknown, and there is no reply.
     pub fn new(packet: &[u8]) -> Result<Self, Malformed> {
         let malformed = Malformed { at: 0 };
         let left = u16::from_le_bytes(take(packet, &mut 0).ok_or(malformed)?);
-        let fits = (1..=KV_DIRECT_PACKET_OPS_MAX).contains(&usize::from(left));
+        let fits = (1..=PACKET_OPS_MAX).contains(&usize::from(left));
         if !fits || u32::try_from(packet.len()).is_err() {
             return Err(malformed);
         }
@@ -43,20 +43,34 @@ impl Cursor {
     }
 
     /// The next operation. After a malformed operation all are malformed.
-    #[inline]
+    #[inline(always)]
     pub fn next(&mut self, packet: &[u8]) -> Option<Result<Packed, Malformed>> {
         self.left = self.left.checked_sub(1)?;
-        let mut at = self.at as usize;
+        // The usual operation: a GET of a key that is as long as the one before.
+        let (at, key_len) = (self.at as usize, self.given.key_len);
+        let end = at + 1 + key_len as usize;
+        let ends_well = if self.left > 0 { end <= packet.len() } else { end == packet.len() };
+        if key_len > 0 && ends_well && packet[at] == GET_AS_BEFORE {
+            self.at = end as u32;
+            let key_at = at as u32 + 1;
+            let (value_at, value_len, first, shape) = (0, 0, GET_AS_BEFORE, NONE);
+            return Some(Ok(Packed { key_at, key_len, value_at, value_len, first, shape }));
+        }
+        Some(self.next_of_any(packet, at))
+    }
+
+    #[inline(never)]
+    fn next_of_any(&mut self, packet: &[u8], mut at: usize) -> Result<Packed, Malformed> {
         match self.decode(packet, &mut at) {
             Some(packed) if self.left > 0 || at == packet.len() => {
                 self.at = at as u32;
-                Some(Ok(packed))
+                Ok(packed)
             }
             _ => {
                 let malformed = Malformed { at: self.at };
-                // All given sizes are dropped, so that no byte is read as an operation.
+                // Nothing is left, so that no byte is read as an operation.
                 self.at = packet.len() as u32;
-                Some(Err(malformed))
+                Err(malformed)
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use zerocopy::TryFromBytes;
 
-use super::take;
+use super::{Sink, take};
 use crate::functions::{Builtin, Element, Function, Lambda};
 
 /// Bytes before the first operation.
@@ -37,13 +37,13 @@ impl Shape {
         if matches!(self.function, Function::User(_)) { 3 } else { 2 }
     }
 
-    pub fn push(self, bytes: &mut Vec<u8>) {
+    pub fn push(self, out: &mut impl Sink) {
         let element = self.element as u8;
         match self.function {
-            Function::Builtin(builtin) => bytes.extend([element, builtin as u8]),
+            Function::Builtin(builtin) => out.put(&[element, builtin as u8]),
             Function::User(number) => {
-                bytes.push(element | IS_USER);
-                bytes.extend(number.to_le_bytes());
+                out.put(&[element | IS_USER]);
+                out.put(&number.to_le_bytes());
             }
         }
     }

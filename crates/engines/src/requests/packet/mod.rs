@@ -68,14 +68,14 @@
 //!
 //! # Invariants
 //! 1. Decoding neither panics nor reads beyond the bytes nor takes memory, whatever they are. It
-//!    ends after as many operations as the packet says, at most [`KV_DIRECT_PACKET_OPS_MAX`].
+//!    ends after as many operations as the packet says, at most [`PACKET_OPS_MAX`].
 //! 2. An operation that cannot be read ends the packet there. The operations before it are
 //!    executed. It and all operations that should follow are [`Malformed`], each of them, so that
 //!    there are as many replies as the packet says. Bytes after the last operation make that
 //!    operation malformed.
 //! 3. A packet may claim more operations than its bytes hold: the missing ones only cost a count.
 //!
-//! [`KV_DIRECT_PACKET_OPS_MAX`]: crate::limits::KV_DIRECT_PACKET_OPS_MAX
+//! [`PACKET_OPS_MAX`]: crate::limits::PACKET_OPS_MAX
 
 mod cursor;
 mod failure;
@@ -90,8 +90,8 @@ pub use cursor::Cursor;
 pub use failure::Failure;
 pub(crate) use failure::strange_outcomes;
 pub use operation::Packed;
-pub use outcome::{Answered, OutcomeWriter, Outcomes};
-pub use writer::Writer;
+pub use outcome::{Answered, OUTCOME_BYTES, OutcomeWriter, Outcomes};
+pub use writer::{OPERATION_BYTES, One, Writer};
 
 use thiserror::Error;
 
@@ -143,12 +143,25 @@ fn take_length(packet: &[u8], at: &mut usize) -> Option<u32> {
     None
 }
 
-fn push_length(bytes: &mut Vec<u8>, mut length: u32) {
+#[inline]
+fn push_length(out: &mut impl Sink, mut length: u32) {
     while length >= 0x80 {
-        bytes.push(length as u8 | 0x80);
+        out.put(&[length as u8 | 0x80]);
         length >>= 7;
     }
-    bytes.push(length as u8);
+    out.put(&[length as u8]);
+}
+
+/// Something that bytes are appended to.
+trait Sink {
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
 }
 
 /// Bytes of a length.

@@ -1,5 +1,5 @@
-//! The code of each operation, and the fields that go with it: the part of the format that concerns a
-//! single operation.
+//! The code of each operation, and the fields that go with it: the part of the format that concerns
+//! a single operation.
 //!
 //! | code | operation | its value |
 //! | --- | --- | --- |
@@ -191,6 +191,21 @@ impl Packed {
     #[inline]
     pub fn is_read(&self) -> bool {
         matches!(self.code(), code::GET | code::CONTAINS | code::REDUCE | code::FILTER)
+    }
+
+    /// Whether the operation and another one are of the same kind, of those that are done together:
+    /// GETs, and PUTs without options.
+    #[inline]
+    pub(crate) fn is_batchable_with(&self, other: &Self) -> bool {
+        let is_plain_put = self.is_put() && self.first & EXTRA == 0;
+        let is_same = self.code() == other.code() && other.first & EXTRA == 0;
+        (self.is_get() || is_plain_put) && is_same
+    }
+
+    /// Whether the operation is a PUT without a condition.
+    #[inline]
+    pub fn is_put(&self) -> bool {
+        self.code() == code::PUT
     }
 
     /// Whether the operation is a GET.

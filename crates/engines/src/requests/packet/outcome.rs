@@ -1,5 +1,7 @@
 //! Packets of replies.
 
+use loch_fabric::Buf;
+
 use super::failure::{self, Failure};
 use super::{CODE, EXTRA, Malformed, as_length, length_len, push_length, skip, take, take_length};
 use crate::operation::Outcome;
@@ -141,7 +143,10 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Packs replies into a packet.
+/// The most bytes of an outcome besides a value.
+pub const OUTCOME_BYTES: usize = 24;
+
+/// Packs outcomes into a packet.
 ///
 /// ```
 /// use loch_engines::operation::Outcome;
@@ -187,6 +192,14 @@ impl OutcomeWriter {
                     _ => self.push_parts(&Parts::of(reply)),
                 }
             }
+            Ok(Outcome::Stored(version)) if *version != 0 => match &mut self.run {
+                Some((at, count)) if self.first == status::STORED_VERSION && *count < RUN_MAX => {
+                    self.bytes[*at] = RUN | *count;
+                    *count += 1;
+                    self.bytes.extend_from_slice(&version.to_le_bytes());
+                }
+                _ => self.push_parts(&Parts::of(reply)),
+            },
             reply => self.push_parts(&Parts::of(reply)),
         }
     }
@@ -258,6 +271,28 @@ impl OutcomeWriter {
         &self.bytes
     }
 
+    /// The packet of one outcome.
+    pub fn one(answered: &Answered<'_>) -> Buf {
+        let mut packet = Self::default();
+        packet.push(answered);
+        packet.take()
+    }
+
+    /// Takes the packet, and starts another one without memory.
+    #[inline]
+    pub fn take(&mut self) -> Buf {
+        let packet = std::mem::take(&mut self.bytes);
+        self.clear();
+        Buf::from(packet)
+    }
+
+    /// Gives the next packet the memory of a buffer.
+    #[inline]
+    pub fn reuse(&mut self, buf: Buf) {
+        self.bytes = buf.into_vec();
+        self.clear();
+    }
+
     /// Starts another packet, in the same memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -301,20 +336,38 @@ impl Outcomes {
     }
 
     /// The next reply. After a malformed reply all are malformed.
-    #[inline]
+    #[inline(always)]
     pub fn next<'a>(&mut self, packet: &'a [u8]) -> Option<Result<Answered<'a>, Malformed>> {
         self.left = self.left.checked_sub(1)?;
+        // The usual outcome: it continues a run of values that have versions.
+        if self.run > 0 && self.first == status::FOUND_VERSION {
+            let (at, len) = (self.at, 8 + self.value_len as usize);
+            let ends_well = match self.left {
+                0 => at + len == packet.len() && self.run == 1,
+                _ => at + len <= packet.len(),
+            };
+            if ends_well && let Some((version, value)) = packet[at..at + len].split_first_chunk() {
+                (self.at, self.run) = (at + len, self.run - 1);
+                let version = u64::from_le_bytes(*version);
+                return Some(Ok(Ok(Outcome::Found { version, expires_at_ms: None, value })));
+            }
+        }
+        Some(self.next_of_any(packet))
+    }
+
+    #[inline(never)]
+    fn next_of_any<'a>(&mut self, packet: &'a [u8]) -> Result<Answered<'a>, Malformed> {
         let mut at = self.at;
         match self.decode(packet, &mut at) {
             Some(reply) if self.left > 0 || at == packet.len() && self.run == 0 => {
                 self.at = at;
-                Some(Ok(reply))
+                Ok(reply)
             }
             _ => {
                 let malformed = Malformed { at: self.at as u32 };
                 self.at = packet.len();
                 self.run = 0;
-                Some(Err(malformed))
+                Err(malformed)
             }
         }
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::functions::{Builtin, Element, Function, Lambda};
-use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use crate::limits::{KEY_BYTES_MAX, PACKET_OPS_MAX};
 use crate::operation::{Expect, Operation, Outcome, PutOptions};
 
 /// The parts of an operation of a test. There are few different ones, so that some operations equal
@@ -311,7 +311,7 @@ fn a_packet_says_how_many_operations_it_has() {
     let empty = Writer::default();
     assert_eq!(Cursor::new(empty.bytes()).unwrap_err(), Malformed { at: 0 });
     assert_eq!(Cursor::new(&[1]).unwrap_err(), Malformed { at: 0 });
-    let max = KV_DIRECT_PACKET_OPS_MAX as u16;
+    let max = PACKET_OPS_MAX as u16;
     assert!(Cursor::new(&(max + 1).to_le_bytes()).is_err());
     // One valid operation with nothing behind it: all others are malformed, and reading them soon
     // ends.

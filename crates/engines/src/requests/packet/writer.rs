@@ -1,9 +1,11 @@
 //! Packing operations into a packet.
 
 use super::format::{Given, HEAD_BYTES, SAME_SIZES, SAME_VALUE, Shape};
+use loch_fabric::Buf;
+
 use super::operation::{GET_AS_BEFORE, LENGTH, PARTS, Parts};
-use super::{EXTRA, as_length, length_len, push_length};
-use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_PACKET_OPS_MAX};
+use super::{EXTRA, Sink, as_length, length_len, push_length};
+use crate::limits::{KEY_BYTES_MAX, PACKET_OPS_MAX};
 use crate::operation::Operation;
 
 /// Packs operations into a packet.
@@ -23,6 +25,8 @@ use crate::operation::Operation;
 pub struct Writer {
     bytes: Vec<u8>,
     count: usize,
+    /// Bytes of the packet while its message is under way.
+    len: usize,
     changes: bool,
     given: Given,
 }
@@ -30,7 +34,7 @@ pub struct Writer {
 impl Default for Writer {
     fn default() -> Self {
         let bytes = vec![0; HEAD_BYTES];
-        Self { bytes, count: 0, changes: false, given: Given::NOTHING }
+        Self { bytes, count: 0, len: 0, changes: false, given: Given::NOTHING }
     }
 }
 
@@ -41,11 +45,11 @@ impl Writer {
     ///
     /// # Panics
     /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or the packet has
-    /// [`KV_DIRECT_PACKET_OPS_MAX`] operations, or would have 4 GiB.
+    /// [`PACKET_OPS_MAX`] operations, or would have 4 GiB.
     #[inline]
     pub fn push(&mut self, key: &[u8], operation: &Operation<'_>) {
         assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
-        assert!(self.count < KV_DIRECT_PACKET_OPS_MAX, "a packet has room");
+        assert!(self.count < PACKET_OPS_MAX, "a packet has room");
         self.count += 1;
         self.bytes[..HEAD_BYTES].copy_from_slice(&(self.count as u16).to_le_bytes());
         match operation {
@@ -58,35 +62,36 @@ impl Writer {
         }
     }
 
+    /// The packet, as the beginning of its message, until it is [given back](Self::give_back).
+    #[inline]
+    pub(in crate::requests) fn take(&mut self) -> Buf {
+        self.len = self.bytes.len();
+        Buf::from(std::mem::take(&mut self.bytes))
+    }
+
+    /// Takes the packet back from its message.
+    #[inline]
+    pub(in crate::requests) fn give_back(&mut self, message: Buf) {
+        self.bytes = message.into_vec();
+        self.bytes.truncate(self.len);
+    }
+
     fn push_parts(&mut self, key: &[u8], operation: &Operation<'_>) {
         let parts = Parts::of(operation);
         let first = parts.first(key, &self.given, &self.bytes);
         let end = self.bytes.len() + parts.len(first, key);
         assert!(u32::try_from(end).is_ok(), "a packet has less than 4 GiB");
         self.bytes.reserve(end - self.bytes.len());
-        self.bytes.push(first);
-        let own_sizes = first & SAME_SIZES == 0;
-        if own_sizes {
-            push_length(&mut self.bytes, as_length(key.len() - 1));
-        }
-        if own_sizes && first & SAME_VALUE == 0 && parts.has(LENGTH) {
-            push_length(&mut self.bytes, as_length(parts.value_len()));
-        }
-        if let Some(shape) = parts.shape {
-            if own_sizes {
-                shape.push(&mut self.bytes);
-            }
-            self.given.shape = Some(shape);
+        parts.put_sizes(first, key, &mut self.bytes);
+        if parts.shape.is_some() {
+            self.given.shape = parts.shape;
         }
         self.given.key_len = key.len() as u32;
         self.bytes.extend_from_slice(key);
-        for word in [parts.word, parts.expires_at_ms].into_iter().flatten() {
-            self.bytes.extend_from_slice(&word.to_le_bytes());
-        }
+        parts.put_words(first, &mut self.bytes);
         if parts.has(SAME_VALUE) && first & SAME_VALUE == 0 {
-            self.given.value_at = self.bytes.len() as u32;
+            self.given.value_at = (self.bytes.len() - parts.scalars_len) as u32;
             self.given.value_len = parts.value_len() as u32;
-            self.bytes.extend_from_slice(parts.scalars());
             self.bytes.extend_from_slice(parts.bytes);
         }
         debug_assert_eq!(self.bytes.len(), end);
@@ -116,14 +121,122 @@ impl Writer {
 
     /// Starts another packet, in the same memory.
     pub fn clear(&mut self) {
-        self.bytes.truncate(HEAD_BYTES);
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&[0; HEAD_BYTES]);
         self.count = 0;
         self.changes = false;
         self.given = Given::NOTHING;
     }
 }
 
+/// The most bytes that a packet of one operation has besides key and value.
+pub const OPERATION_BYTES: usize = 32;
+
+/// A packet of one operation, in the parts from which its message is written.
+#[derive(Clone, Copy, Debug)]
+pub struct One<'a> {
+    before: Short,
+    key: &'a [u8],
+    after: Short,
+    value: &'a [u8],
+    is_read: bool,
+}
+
+/// Up to 32 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Short {
+    bytes: [u8; 32],
+    len: u8,
+}
+
+impl Short {
+    const EMPTY: Self = Self { bytes: [0; 32], len: 0 };
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl Sink for Short {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let at = usize::from(self.len);
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len() as u8;
+    }
+}
+
+impl<'a> One<'a> {
+    /// A packet of this operation.
+    ///
+    /// # Panics
+    /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes.
+    #[inline]
+    pub fn new(key: &'a [u8], operation: Operation<'a>) -> Self {
+        assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
+        let parts = Parts::of(&operation);
+        let first = parts.first(key, &Given::NOTHING, &[]);
+        let (mut before, mut after) = (Short::EMPTY, Short::EMPTY);
+        before.put(&[1, 0]);
+        parts.put_sizes(first, key, &mut before);
+        parts.put_words(first, &mut after);
+        let value = if first & SAME_VALUE == 0 { parts.bytes } else { &[] };
+        Self { before, key, after, value, is_read: operation.is_read() }
+    }
+
+    /// The parts, one after the other.
+    #[inline]
+    pub(in crate::requests) fn parts(&self) -> [&[u8]; 4] {
+        [self.before.bytes(), self.key, self.after.bytes(), self.value]
+    }
+
+    /// Bytes of the packet.
+    #[inline]
+    pub(in crate::requests) fn len(&self) -> usize {
+        usize::from(self.before.len + self.after.len) + self.key.len() + self.value.len()
+    }
+
+    /// Bytes of the key, and of the value.
+    pub(in crate::requests) fn lens(&self) -> [usize; 2] {
+        [self.key.len(), self.value.len()]
+    }
+
+    /// Whether the operation changes nothing.
+    #[inline]
+    pub(in crate::requests) fn is_read(&self) -> bool {
+        self.is_read
+    }
+}
+
 impl Parts<'_> {
+    /// Writes everything before the key.
+    #[inline]
+    fn put_sizes(&self, first: u8, key: &[u8], out: &mut impl Sink) {
+        out.put(&[first]);
+        if first & SAME_SIZES != 0 {
+            return;
+        }
+        push_length(out, as_length(key.len() - 1));
+        if first & SAME_VALUE == 0 && self.has(LENGTH) {
+            push_length(out, as_length(self.value_len()));
+        }
+        if let Some(shape) = self.shape {
+            shape.push(out);
+        }
+    }
+
+    /// Writes everything between the key and the bytes of the value.
+    #[inline]
+    fn put_words(&self, first: u8, out: &mut impl Sink) {
+        for word in [self.word, self.expires_at_ms].into_iter().flatten() {
+            out.put(&word.to_le_bytes());
+        }
+        if first & SAME_VALUE == 0 {
+            out.put(self.scalars());
+        }
+    }
+
     fn scalars(&self) -> &[u8] {
         &self.scalars[..self.scalars_len]
     }

@@ -8,7 +8,6 @@ use loch_engines::operation::{self, Operation, Outcome};
 use loch_fabric::{Buf, lanes};
 
 use super::reservation::ValuePlace;
-use crate::client::batching::Batching;
 use crate::client::scanning::Scanned;
 use crate::limits::PREFIX_KEYS;
 use crate::{
@@ -338,7 +337,7 @@ impl<'a> AsyncTable<'a> {
     pub async fn get_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<Option<Value>>> {
         let mut values = vec![None; keys.len()];
         self.table.check_process()?;
-        match self.table.batching() {
+        match self.table.batching(true) {
             Some(client) => {
                 let done = client.get_many(keys, |key, found| {
                     values[key] = found.map(|found| found.to_value().into());
@@ -363,7 +362,7 @@ impl<'a> AsyncTable<'a> {
         mut found: impl FnMut(usize, Option<ValueRef<'_>>),
     ) -> Result<()> {
         self.table.check_process()?;
-        if let Some(client) = self.table.batching() {
+        if let Some(client) = self.table.batching(true) {
             let done = client.get_many(keys, |key, value| found(key, value.map(ValueRef::from)));
             return done.await.map_err(|error| self.table.error(error));
         }
@@ -382,7 +381,7 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Vec<Version>> {
         self.table.writable()?;
         let mut versions = vec![Version::from_u64(0); pairs.len()];
-        if let Some(client) = self.table.batching() {
+        if let Some(client) = self.table.batching(false) {
             let stored = |pair: usize, version| versions[pair] = Version::from_u64(version);
             client.put_many(pairs, stored).await.map_err(|error| self.table.error(error))?;
             return Ok(versions);
@@ -399,7 +398,7 @@ impl<'a> AsyncTable<'a> {
     pub async fn contains_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<bool>> {
         self.table.check_process()?;
         let mut contained = vec![false; keys.len()];
-        if let Some(client) = self.table.batching().and_then(Batching::stages) {
+        if let Some(client) = self.table.batching(true) {
             let done = client.contains_many(keys, |key, has_value| contained[key] = has_value);
             done.await.map_err(|error| self.table.error(error))?;
             return Ok(contained);
@@ -430,7 +429,7 @@ impl<'a> AsyncTable<'a> {
     pub async fn delete_many<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<Vec<bool>> {
         self.table.writable()?;
         let mut deleted = vec![false; keys.len()];
-        if let Some(client) = self.table.batching().and_then(Batching::stages) {
+        if let Some(client) = self.table.batching(false) {
             let done = client.delete_many(keys, |key, had_value| deleted[key] = had_value);
             done.await.map_err(|error| self.table.error(error))?;
             return Ok(deleted);

@@ -478,14 +478,14 @@ impl Table {
 
     /// The client that does operations on many keys together, if the table has such a client.
     #[inline]
-    pub(crate) fn batching(&self) -> Option<Batching<'_>> {
-        self.backend.batching()
+    pub(crate) fn batching(&self, is_read: bool) -> Option<Batching<'_>> {
+        self.backend.batching(is_read)
     }
 
-    /// Whether operations on many keys are done together, rather than as many single ones.
+    /// Whether GETs of many keys are done together, rather than as many single ones.
     #[doc(hidden)]
     pub fn takes_batches(&self) -> bool {
-        self.batching().is_some()
+        self.batching(true).is_some()
     }
 
     /// All operations, boxed.

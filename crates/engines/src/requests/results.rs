@@ -1,0 +1,115 @@
+//! The outcomes of a packet's operations, which become known in any order and stand in the reply in
+//! the order of the operations.
+
+use std::ops::Range;
+
+use loch_fabric::Buf;
+
+use super::packet::{Answered, Failure, OUTCOME_BYTES, OutcomeWriter};
+use crate::operation::Outcome;
+use crate::planted::{self, Bug};
+
+/// The outcomes that are known so far.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    writer: OutcomeWriter,
+    /// Outcomes that became known before an earlier one, by number, with the places of their
+    /// values.
+    early: Vec<Option<(Answered<'static>, Range<u32>)>>,
+    early_values: Vec<u8>,
+    count: usize,
+    written: usize,
+    /// The number of bytes that the outcomes may take.
+    room: usize,
+}
+
+impl Results {
+    /// Begins with a packet of `count` operations, whose outcomes may take `room` bytes.
+    #[inline]
+    pub fn begin(&mut self, count: usize, room: usize, memory: Buf) {
+        self.writer.reuse(memory);
+        self.early.clear();
+        self.early_values.clear();
+        (self.count, self.written, self.room) = (count, 0, room);
+    }
+
+    /// Outcomes that are not known yet, or that wait for an earlier one.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.count - self.written
+    }
+
+    /// Takes the outcome of the operation with this number.
+    #[inline(always)]
+    pub fn take(&mut self, number: usize, answered: &Answered<'_>) {
+        let is_next = number == self.written || planted::is(Bug::ResultsAsTheyCome);
+        if is_next && self.early.is_empty() {
+            self.written += 1;
+            push(&mut self.writer, self.room, self.count - self.written, answered);
+        } else {
+            self.take_one_of_many(is_next, number, answered);
+        }
+    }
+
+    /// Takes an outcome if some became known before earlier ones.
+    #[inline(never)]
+    fn take_one_of_many(&mut self, is_next: bool, number: usize, answered: &Answered<'_>) {
+        if !is_next {
+            return self.keep(number, answered);
+        }
+        self.written += 1;
+        push(&mut self.writer, self.room, self.count - self.written, answered);
+        // The outcomes that waited for this one follow.
+        while let Some(slot) = self.early.get_mut(self.written)
+            && let Some((answered, at)) = slot.take()
+        {
+            self.written += 1;
+            let value = &self.early_values[at.start as usize..at.end as usize];
+            let answered = answered.map(|outcome| outcome.with_bytes(value));
+            push(&mut self.writer, self.room, self.count - self.written, &answered);
+        }
+    }
+
+    /// Whether the outcome of the operation with this number is known.
+    pub fn has(&self, number: usize) -> bool {
+        number < self.written || self.early.get(number).is_some_and(Option::is_some)
+    }
+
+    fn keep(&mut self, number: usize, answered: &Answered<'_>) {
+        if self.early.len() < self.count {
+            self.early.resize(self.count, None);
+        }
+        let from = self.early_values.len() as u32;
+        self.early_values.extend_from_slice(bytes_of(answered));
+        let at = from..self.early_values.len() as u32;
+        self.early[number] = Some((answered.map(|outcome| outcome.with_bytes(&[])), at));
+    }
+
+    /// The packet of all outcomes.
+    #[inline]
+    pub fn packet(&mut self) -> Buf {
+        debug_assert_eq!(self.left(), 0, "all outcomes are known");
+        self.writer.take()
+    }
+}
+
+/// Writes the next outcome, unless its room is needed for `others`.
+#[inline(always)]
+fn push(writer: &mut OutcomeWriter, room: usize, others: usize, answered: &Answered<'_>) {
+    let room = room.saturating_sub(others * OUTCOME_BYTES);
+    let bytes = bytes_of(answered).len();
+    if bytes > 0 && writer.bytes().len() + bytes + OUTCOME_BYTES > room {
+        writer.push(&Err(Failure::NoRoom));
+    } else {
+        writer.push(answered);
+    }
+}
+
+/// The bytes that an outcome carries.
+#[inline]
+pub(super) fn bytes_of<'a>(answered: &Answered<'a>) -> &'a [u8] {
+    match answered {
+        Ok(Outcome::Found { value, .. } | Outcome::Vector(value)) => value,
+        _ => &[],
+    }
+}
