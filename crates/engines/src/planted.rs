@@ -188,10 +188,14 @@ pub enum Bug {
     HalfUpdateStays,
     /// KV-Direct: an update of a vector gives no new version.
     UpdateKeepsVersion,
-    /// KV-Direct: the results of a packet stand in the order in which they become known.
+    /// Requests: the outcomes of a packet stand in the order in which they become known.
     ResultsAsTheyCome,
-    /// KV-Direct: the results of a packet that changed something are not kept.
+    /// Requests: the outcomes of a packet that changed something are not kept.
     ResultsNotKept,
+    /// Requests: a worker skips the last PUT of a packet, and answers as if it were done.
+    HalfExecuted,
+    /// Requests: a client that sends a packet again leaves out its last operation.
+    ResendLosesOperation,
     /// KV-Direct: an entry whose new value finds no memory loses its slab.
     FailureFrees,
     /// KV-Direct: an insert that finds no memory for a bucket does not give back its slab.

@@ -19,7 +19,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"LOCHMEM\0");
 
 /// The version of everything in this file and of the engines' layouts. A region of another version
 /// has to be made anew: there is no migration in place.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 
 /// Offset of the word that counts requests for a grace period; see [`crate::epoch`].
 pub const EPOCH_OFFSET: u64 = 1024;

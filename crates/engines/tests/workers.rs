@@ -451,7 +451,7 @@ impl Rig {
             };
             post(1, &Body::Hello);
             let mut put = Writer::default();
-            put.push(b"key", &Operation::Put { value: VALUE, options: PUT });
+            put.push(b"half", &Operation::Put { value: VALUE, options: PUT });
             let mut half = put.bytes().to_vec();
             half[0] = 3;
             let packets = [&b"\0\0"[..], b"\xff\xff", b"\x01", b"\x02\0\xff", &half];

@@ -69,7 +69,7 @@ const SERVER: Kind = Kind {
 const HYBRID: Kind = Kind { engine: "nessie-hybrid", set: |_| (), value_max: 4097, ..NESSIE };
 const HYBRID_PLUS: Kind = Kind { engine: "nessie-hybrid+", ..HYBRID };
 const HERD: Kind =
-    Kind { engine: "herd", set: |_| (), item_max: Some(968), value_max: 900, ..NESSIE };
+    Kind { engine: "herd", set: |_| (), item_max: Some(952), value_max: 900, ..NESSIE };
 const HERD_STORE: Kind = Kind {
     set: |t| {
         t.set("mode", "store").unwrap();

@@ -90,6 +90,9 @@ impl Family {
                         | Bug::AnyIncarnation
                         | Bug::NobodyBelieved
                         | Bug::LargerSessionBelieved
+                        | Bug::ResultsNotKept
+                        | Bug::HalfExecuted
+                        | Bug::ResendLosesOperation
                 )
             }
             Family::Herd => bug == Bug::TagComparedOnly,
@@ -97,7 +100,10 @@ impl Family {
                 shared.contains(&bug)
                     || matches!(
                         bug,
-                        Bug::TornReadsBelieved | Bug::PageCacheTrusted | Bug::SealUnchecked
+                        Bug::TornReadsBelieved
+                            | Bug::PageCacheTrusted
+                            | Bug::SealUnchecked
+                            | Bug::ResultsAsTheyCome
                     )
             }
             Family::KvDirect => matches!(

@@ -90,6 +90,9 @@ pub(crate) fn map(params: &TableParams, places: &[Place]) -> Result<Served, Layo
     Served::new(Geometry::of(params).validate()?, params.service, places)
 }
 
+/// Bytes of the outcomes of a packet, if replies carry no values.
+const OUTCOMES_BYTES: u64 = 392;
+
 /// As [`Engine::plan`]. `gets` says whether GETs are requests: then replies have room for values.
 pub(crate) fn plan(
     layout: &LayoutOptions,
@@ -104,7 +107,7 @@ pub(crate) fn plan(
     let packet = budget.packet_bytes(request_slots + reply_slots);
     let area = |value_max: u64| {
         let request = packet.max(REQUEST_KEY_BYTES + value_max);
-        let reply = packet.max(if gets { value_max } else { 0 });
+        let reply = if gets { packet.max(value_max) } else { packet.min(OUTCOMES_BYTES) };
         let service = Service {
             request_bytes: Service::request_bytes_for(0, request)?,
             reply_bytes: Service::reply_bytes_for(reply)?,

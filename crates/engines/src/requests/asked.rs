@@ -14,7 +14,7 @@ use super::message::{
 use super::packet::Writer;
 use super::path::{ReplyPath, RequestPath, Sent, is_near};
 use super::seal::Seal;
-use super::window::{Line, Place, UnderWay};
+use super::window::{Line, Parked, Place, UnderWay};
 use crate::error::EngineError;
 use crate::planted::{self, Bug};
 use crate::spare::SpareBuffers;
@@ -46,30 +46,38 @@ impl<P, R> Requester<P, R> {
         if !by_send {
             content.check(self.map.area().service().request_bytes as usize)?;
         }
-        let line = &self.lines[usize::from(self.map.area().source(to.node, to.worker))];
+        let source = self.map.area().source(to.node, to.worker);
+        let line = &self.lines[usize::from(source)];
         let until = fabric.now_us().saturating_add(self.timing.timeout_us);
+        let parking = content.parks_at().map(|place| (&self.parking, place));
+        let mut parked = parking.and_then(|(parking, place)| parking.take(place));
         loop {
-            let under_way = match self.number_of(line) {
-                Some(under_way) => under_way,
-                None => {
-                    let place = line.queue_up();
-                    let number = || self.number_at(fabric, &place, line, until);
-                    let late = EngineError::Timeout { timeout_us: self.timing.timeout_us };
-                    self.until(fabric, true, number).await.ok_or(late)?
-                }
+            let mut under_way = match &parked {
+                Some(parked) => self.adopt(source, parked),
+                None => self.number(fabric, line, until).await?,
             };
+            // A parked request stays so until it is sent again, whatever is dropped.
+            parked.inspect(|parked| under_way.arm(parking, *parked));
             if !line.heard.get() && self.has_to_meet(fabric, line, to) {
                 self.seek(fabric, line, to).await;
             }
             let mut asked = self.begin(fabric, to, ticket, line, &under_way)?;
+            if let Some(parked) = parked.take() {
+                asked.goes_on_with(&parked);
+            }
             let perhaps_done = loop {
                 let message = content.message(&asked.ticket, seal, &self.spare);
+                under_way.arm(parking, asked.parked());
                 let (message, sent) = self.requests.send(fabric, to, asked.slot, message).await;
+                under_way.disarm();
                 content.give_back(message, &self.spare);
                 let again = self.sent(fabric, &mut asked, sent)?.min(until);
                 let mut polls = 0u32;
                 let look = || self.look(fabric, &asked.expected, &mut polls, again, &mut buf);
-                if let Some(head) = self.until(fabric, true, look).await? {
+                under_way.arm(parking, asked.parked());
+                let looked = self.until(fabric, true, look).await;
+                under_way.disarm();
+                if let Some(head) = looked? {
                     match self.answered(fabric, &asked, head) {
                         None => {
                             let at = self.map.incarnation_addr(to);
@@ -84,7 +92,9 @@ impl<P, R> Requester<P, R> {
                 // The node may have started its workers anew: then no worker will answer at the old
                 // address.
                 if self.answers.seeks() {
+                    under_way.arm(parking, asked.parked());
                     self.seek(fabric, line, to).await;
+                    under_way.disarm();
                 }
                 if self.belief(fabric, line, to)? != asked.ticket.worker {
                     break asked.arrived;
@@ -101,9 +111,31 @@ impl<P, R> Requester<P, R> {
         }
     }
 
+    /// A number and a reply slot, as soon as there are some.
+    #[inline]
+    async fn number<'a, F>(
+        &'a self,
+        fabric: &F,
+        line: &'a Line,
+        until: u64,
+    ) -> Result<UnderWay<'a>, EngineError>
+    where
+        F: Fabric,
+        R: ReplyPath<F>,
+    {
+        if let Some(under_way) = self.number_of(line) {
+            return Ok(under_way);
+        }
+        let place = line.queue_up();
+        let number = || self.number_at(fabric, &place, line, until);
+        let late = EngineError::Timeout { timeout_us: self.timing.timeout_us };
+        self.until(fabric, true, number).await.ok_or(late)
+    }
+
     /// A number and a reply slot, if there are any and no lane waits for them.
     #[inline]
     fn number_of<'a>(&'a self, line: &'a Line) -> Option<UnderWay<'a>> {
+        self.reap();
         if line.is_awaited() { None } else { UnderWay::take(line, &self.replies) }
     }
 
@@ -117,6 +149,7 @@ impl<P, R> Requester<P, R> {
         line: &'a Line,
         until: u64,
     ) -> Option<Option<UnderWay<'a>>> {
+        self.reap();
         if place.is_first()
             && let Some(under_way) = UnderWay::take(line, &self.replies)
         {
@@ -320,6 +353,13 @@ pub(super) trait Content {
     /// The ticket of a request with this content.
     fn ticket(&self, client: u32, session: u64) -> Ticket;
 
+    /// The place at which the request is parked if the future that asks is dropped: then another
+    /// lane can ask with the same content, and goes on with the request.
+    #[inline]
+    fn parks_at(&self) -> Option<usize> {
+        None
+    }
+
     /// The request's message.
     fn message(&mut self, ticket: &Ticket, seal: Seal, spare: &SpareBuffers) -> Buf;
 
@@ -391,6 +431,22 @@ pub(super) fn check_room(key: usize, value: usize, room: usize) -> Result<(), En
         return Err(EngineError::KeyTooLong { len: key, max: room });
     }
     Err(EngineError::ValueTooLong { len: value as u64, max: (room - key) as u64 })
+}
+
+impl Asked<'_> {
+    /// The request, for another lane to go on with it.
+    #[inline]
+    fn parked(&self) -> Parked {
+        Parked { ticket: self.ticket, attempt: self.attempt }
+    }
+
+    /// Goes on with a request that another lane had sent: it is sent again, under its number.
+    fn goes_on_with(&mut self, parked: &Parked) {
+        self.attempt = parked.attempt + 1;
+        self.ticket = parked.ticket;
+        self.ticket.attempt = self.attempt as u8;
+        self.arrived = parked.ticket.worker != 0;
+    }
 }
 
 /// A request of one number.

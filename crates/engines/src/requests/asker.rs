@@ -12,12 +12,12 @@
 //! # Invariants
 //! 1. Lanes add operations to a packet until its leader sends it; every operation of it gets an
 //!    outcome or an error.
-//! 2. A leader whose future is dropped leaves a mark. The other lanes then ask again for the
-//!    operations that it had not sent; a mutation that it had sent is ambiguous.
+//! 2. A leader whose future is dropped leaves a mark. If it had sent the packet, another lane goes on
+//!    with the same request, which the worker executes once; else the other lanes ask again.
 
 use std::cell::RefCell;
 
-use loch_fabric::{Buf, Fabric, FabricError};
+use loch_fabric::{Buf, Fabric};
 
 use super::asked::check_room;
 use super::client::{Reply, Requester};
@@ -109,11 +109,6 @@ impl<P, R, O: Owners> Asker<P, R, O> {
         failure.into_error(self.requester.map().incarnation_addr(self.worker(source)))
     }
 
-    fn unknown(&self, source: u16) -> EngineError {
-        let at = self.requester.map().incarnation_addr(self.worker(source));
-        EngineError::Ambiguous(FabricError::OutcomeUnknown { at })
-    }
-
     /// Asks the owner of `key` and waits for the outcome. `buf` is filled with the reply.
     ///
     /// # Errors
@@ -168,8 +163,11 @@ impl<P, R, O: Owners> Asker<P, R, O> {
                 };
                 self.requester.until(fabric, true, is_settled).await;
             }
-            let unknown = || self.unknown(source);
-            let share = packet.packet().share(index, operation.is_read(), buf, unknown);
+            while packet.packet().is_left_behind() {
+                packet.packet().stage.set(Stage::Sent);
+                Box::pin(self.send(fabric, source, &packet)).await;
+            }
+            let share = packet.packet().share(index, operation.is_read(), buf);
             drop(packet);
             match share {
                 Share::Failed(failure) => return Err(self.error(source, failure)),
@@ -205,7 +203,7 @@ impl<P, R, O: Owners> Asker<P, R, O> {
         let mut open = self.packing.open.borrow_mut();
         let open = &mut open[usize::from(source)];
         if !alone && let Some(place) = *open {
-            let packet = self.packing.packets.hold(place);
+            let packet = self.packing.packets.hold(place, &self.requester.parking);
             let takes = {
                 let packet = packet.packet();
                 let (writer, reads) = (packet.writer.borrow(), packet.reads.get());
@@ -221,7 +219,7 @@ impl<P, R, O: Owners> Asker<P, R, O> {
             // The packet's leader sends it as it is.
             *open = None;
         }
-        let packet = self.packing.packets.new_packet();
+        let packet = self.packing.packets.new_packet(source, &self.requester.parking);
         let index = packet.packet().push(key, operation);
         if !alone {
             *open = Some(packet.place());
@@ -244,12 +242,23 @@ impl<P, R, O: Owners> Asker<P, R, O> {
             self.requester.until(fabric, false, may_go).await;
         }
         leading.close();
-        let mut writer = packet.packet().writer.take();
-        let buf = packet.packet().message.take();
         packet.packet().stage.set(Stage::Sent);
-        let asked = self.requester.ask(fabric, to, &mut writer, buf, Ok).await;
-        let (count, packet) = (writer.count(), packet.packet());
-        packet.writer.replace(writer);
+        self.send(fabric, source, packet).await;
+    }
+
+    /// Sends a packet to which no lane adds, or goes on with the request of a leader that is gone,
+    /// and waits for the outcomes.
+    async fn send<F>(&self, fabric: &F, source: u16, packet: &Held<'_>)
+    where
+        F: Fabric,
+        P: RequestPath<F>,
+        R: ReplyPath<F>,
+    {
+        let _leading = Leading { open: &self.packing.open, source, packet };
+        let buf = packet.packet().message.take();
+        let asked = self.requester.ask(fabric, self.worker(source), packet, buf, Ok).await;
+        let packet = packet.packet();
+        let count = packet.writer.borrow().count();
         match asked.and_then(|reply| packet.read(count, reply)) {
             Ok(()) => packet.stage.set(Stage::Answered),
             Err(error) => {

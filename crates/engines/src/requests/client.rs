@@ -19,7 +19,7 @@ use super::layout::{RequestMap, WorkerId};
 use super::message::{Body, ReplyHead, session_number};
 use super::packet::{Outcomes, strange_outcomes};
 use super::path::{ReplyPath, RequestPath};
-use super::window::{Line, Replies};
+use super::window::{Line, Parked, Parking, Replies, UnderWay};
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::kv::check_key;
@@ -60,6 +60,7 @@ pub struct Requester<P, R> {
     /// The workers that were sent something.
     pub(super) rings: Rings,
     pub(super) replies: Replies,
+    pub(super) parking: Parking,
     pub(super) requests: P,
     pub(super) answers: R,
     pub(super) timing: Timing,
@@ -146,6 +147,7 @@ impl<P, R> Requester<P, R> {
             greetings: Cell::new(0),
             lines: (0..workers).map(|_| Line::new(service.window)).collect(),
             replies: Replies::new(service.replies),
+            parking: Parking::default(),
             requests,
             answers,
             timing,
@@ -187,13 +189,28 @@ impl<P, R> Requester<P, R> {
     /// Whether a request to this worker could be sent at once.
     #[inline]
     pub fn is_free(&self, to: WorkerId) -> bool {
+        self.reap();
         self.lines[usize::from(self.map.area().source(to.node, to.worker))].is_free()
     }
 
     /// Whether nothing of this client is under way.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
+        self.reap();
         self.replies.taken() == 0
+    }
+
+    /// Gives back the numbers and reply slots of requests that no lane waits for any more.
+    #[inline]
+    pub(super) fn reap(&self) {
+        while let Some((source, parked)) = self.parking.orphan() {
+            drop(self.adopt(source, &parked));
+        }
+    }
+
+    /// The number and the reply slot of a parked request.
+    pub(super) fn adopt(&self, source: u16, parked: &Parked) -> UnderWay<'_> {
+        UnderWay::adopt(&self.lines[usize::from(source)], &self.replies, parked)
     }
 
     /// Asks a worker for one operation and waits for the outcome. `buf` is filled with the reply.

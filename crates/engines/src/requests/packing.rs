@@ -11,16 +11,20 @@ use std::ops::Range;
 
 use loch_fabric::Buf;
 
+use super::asked::{Content, check_room};
 use super::client::Reply;
 use super::layout::Area;
-use super::message::{REPLY_TRAILER_BYTES, REQUEST_TRAILER_BYTES};
+use super::message::{Body, REPLY_TRAILER_BYTES, REQUEST_TRAILER_BYTES, Ticket};
 use super::packet::{
     Answered, Failure, OPERATION_BYTES, OUTCOME_BYTES, Outcomes, Writer, strange_outcomes,
 };
+use super::seal::Seal;
+use super::window::Parking;
 use crate::error::EngineError;
 use crate::limits::PACKET_OPS_MAX;
 use crate::operation::{Done, Operation};
 use crate::region::Service;
+use crate::spare::SpareBuffers;
 
 /// The bounds of a client's packets.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +117,8 @@ pub(super) struct Packet {
     pub error: RefCell<Option<EngineError>>,
     outcomes: RefCell<Vec<(Answered<'static>, Range<usize>)>>,
     pub message: RefCell<Buf>,
+    /// The worker, by [`Area::source`].
+    source: Cell<u16>,
     /// The number of lanes that hold the packet.
     holders: Cell<u32>,
 }
@@ -151,6 +157,7 @@ pub(super) struct Packets {
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     packets: &'a Packets,
+    parking: &'a Parking,
     place: usize,
 }
 
@@ -161,21 +168,23 @@ impl Packets {
         self.spare.borrow().len() < self.all.borrow().len()
     }
 
-    /// An empty packet.
-    pub fn new_packet(&self) -> Held<'_> {
+    /// An empty packet for a worker.
+    pub fn new_packet<'a>(&'a self, source: u16, parking: &'a Parking) -> Held<'a> {
         let spare = self.spare.borrow_mut().pop();
         let place = spare.unwrap_or_else(|| {
             let mut all = self.all.borrow_mut();
             all.push(Packet::default());
             all.len() - 1
         });
-        self.hold(place)
+        let held = self.hold(place, parking);
+        held.packet().source.set(source);
+        held
     }
 
     /// The packet at a place, held by one more lane.
     #[inline]
-    pub fn hold(&self, place: usize) -> Held<'_> {
-        let held = Held { packets: self, place };
+    pub fn hold<'a>(&'a self, place: usize, parking: &'a Parking) -> Held<'a> {
+        let held = Held { packets: self, parking, place };
         let holders = held.packet().holders.get();
         held.packet().holders.set(holders + 1);
         held
@@ -203,6 +212,7 @@ impl Drop for Held<'_> {
         let holders = packet.holders.get() - 1;
         packet.holders.set(holders);
         if holders == 0 {
+            self.parking.leave(self.place, packet.source.get());
             packet.writer.borrow_mut().clear();
             packet.outcomes.borrow_mut().clear();
             packet.reads.set(0);
@@ -212,7 +222,48 @@ impl Drop for Held<'_> {
     }
 }
 
+/// The packet that a leader sends: lanes hold it, so that another one can go on with the request.
+impl Content for &Held<'_> {
+    #[inline]
+    fn ticket(&self, client: u32, session: u64) -> Ticket {
+        let packet = self.packet();
+        let writer = packet.writer.borrow();
+        let body = Body::Packet { bytes: writer.bytes(), is_read: writer.is_read() };
+        Ticket::new(client, session, &body)
+    }
+
+    #[inline]
+    fn parks_at(&self) -> Option<usize> {
+        Some(self.place)
+    }
+
+    #[inline]
+    fn message(&mut self, ticket: &Ticket, seal: Seal, spare: &SpareBuffers) -> Buf {
+        let mut message = spare.take();
+        message.extend_from_slice(self.packet().writer.borrow().bytes());
+        ticket.finish(seal, &mut message);
+        message
+    }
+
+    #[inline]
+    fn give_back(&mut self, message: Buf, spare: &SpareBuffers) {
+        spare.give_back(message);
+    }
+
+    #[inline]
+    fn check(&self, slot_bytes: usize) -> Result<(), EngineError> {
+        let len = self.packet().writer.borrow().bytes().len();
+        check_room(0, len, slot_bytes.saturating_sub(REQUEST_TRAILER_BYTES))
+    }
+}
+
 impl Packet {
+    /// Whether its leader is gone and had sent it.
+    #[inline]
+    pub fn is_left_behind(&self) -> bool {
+        self.stage.get() == Stage::Left { was_sent: true }
+    }
+
     /// Adds an operation. Returns its index.
     pub fn push(&self, key: &[u8], operation: &Operation<'_>) -> usize {
         if matches!(operation, Operation::Get) {
@@ -239,13 +290,7 @@ impl Packet {
     }
 
     /// The outcome of one operation, with its value in `buf`.
-    pub fn share(
-        &self,
-        index: usize,
-        is_read: bool,
-        mut buf: Buf,
-        unknown: impl FnOnce() -> EngineError,
-    ) -> Share {
+    pub fn share(&self, index: usize, is_read: bool, mut buf: Buf) -> Share {
         match self.stage.get() {
             Stage::Answered => {
                 let (answered, at) = self.outcomes.borrow()[index].clone();
@@ -267,7 +312,6 @@ impl Packet {
                 let spared = is_read && matches!(error, EngineError::Ambiguous(_));
                 if spared { Share::Again { alone: true } } else { Share::Error(error) }
             }
-            Stage::Left { was_sent: true } if !is_read => Share::Error(unknown()),
             Stage::Left { .. } | Stage::Open | Stage::Sent => Share::Again { alone: false },
         }
     }

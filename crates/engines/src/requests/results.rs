@@ -113,3 +113,67 @@ pub(super) fn bytes_of<'a>(answered: &Answered<'a>) -> &'a [u8] {
         _ => &[],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::requests::packet::Outcomes;
+
+    fn found(value: &[u8]) -> Answered<'_> {
+        Ok(Outcome::Found { version: 7, expires_at_ms: None, value })
+    }
+
+    proptest! {
+        /// The packet is the same, whatever the order in which the outcomes become known.
+        #[test]
+        fn outcomes_stand_in_the_order_of_the_operations(
+            values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..30),
+            order in any::<u64>(),
+        ) {
+            let mut numbers: Vec<usize> = (0..values.len()).collect();
+            numbers.sort_by_key(|number| (*number as u64 + 1).wrapping_mul(order | 1));
+            let [mut shuffled, mut sorted] = [Results::default(), Results::default()];
+            for results in [&mut shuffled, &mut sorted] {
+                results.begin(values.len(), 1 << 20, Buf::new());
+            }
+            for (taken, number) in numbers.iter().enumerate() {
+                prop_assert!(shuffled.left() > 0 && !shuffled.has(*number));
+                shuffled.take(*number, &found(&values[*number]));
+                prop_assert!(shuffled.has(*number));
+                sorted.take(taken, &found(&values[taken]));
+            }
+            prop_assert_eq!((shuffled.left(), sorted.left()), (0, 0));
+            let packet = shuffled.packet();
+            prop_assert_eq!(&packet[..], &sorted.packet()[..]);
+            let read: Vec<_> = Outcomes::new(values.len()).all(&packet).collect();
+            for (value, answered) in values.iter().zip(read) {
+                prop_assert_eq!(answered, Ok(found(value)));
+            }
+        }
+
+        /// Values that a reply has no room for are left out, and every outcome has its place.
+        #[test]
+        fn a_packet_is_never_longer_than_its_room(
+            lens in prop::collection::vec(0usize..200, 1..30), room in 0usize..2_000,
+        ) {
+            let room = room.max(lens.len() * OUTCOME_BYTES);
+            let mut results = Results::default();
+            results.begin(lens.len(), room, Buf::new());
+            let value = [7; 200];
+            for (number, len) in lens.iter().enumerate() {
+                results.take(number, &found(&value[..*len]));
+            }
+            let packet = results.packet();
+            prop_assert!(packet.len() <= room, "{} of {room}", packet.len());
+            let read: Vec<_> = Outcomes::new(lens.len()).all(&packet).map(Result::unwrap).collect();
+            for (len, answered) in lens.iter().zip(&read) {
+                let is_whole = *answered == found(&value[..*len]);
+                prop_assert!(is_whole || *len > 0 && *answered == Err(Failure::NoRoom));
+            }
+            let all = lens.iter().map(|len| len + OUTCOME_BYTES).sum::<usize>() + OUTCOME_BYTES;
+            prop_assert!(all > room || read.iter().all(Result::is_ok), "there is room for all");
+        }
+    }
+}

@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use super::message::NUMBER_BITS;
+use super::message::{NUMBER_BITS, Ticket};
 
 /// The client's knowledge of one worker.
 #[derive(Debug, Default)]
@@ -143,13 +143,61 @@ impl Replies {
     }
 }
 
+/// A request that was sent, and that nobody waits for now: another lane may go on with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parked {
+    /// Its ticket, as it was sent last.
+    pub ticket: Ticket,
+    /// How often it was sent again.
+    pub attempt: u32,
+}
+
+/// The parked requests of packets that lanes share.
+#[derive(Debug, Default)]
+pub(super) struct Parking {
+    /// By the places of the packets.
+    parked: RefCell<Vec<Option<Parked>>>,
+    /// Those whose packets no lane holds any more, with their workers.
+    orphans: RefCell<Vec<(u16, Parked)>>,
+}
+
+impl Parking {
+    fn put(&self, place: usize, parked: Parked) {
+        let mut all = self.parked.borrow_mut();
+        if all.len() <= place {
+            all.resize(place + 1, None);
+        }
+        all[place] = Some(parked);
+    }
+
+    /// Takes the request of a packet, if there is one.
+    pub fn take(&self, place: usize) -> Option<Parked> {
+        self.parked.borrow_mut().get_mut(place)?.take()
+    }
+
+    /// No lane holds the packet of this place, which was for a worker, any more.
+    pub fn leave(&self, place: usize, source: u16) {
+        if let Some(parked) = self.take(place) {
+            self.orphans.borrow_mut().push((source, parked));
+        }
+    }
+
+    /// A request whose packet no lane holds any more, with its worker.
+    #[inline]
+    pub fn orphan(&self) -> Option<(u16, Parked)> {
+        self.orphans.borrow_mut().pop()
+    }
+}
+
 /// A number and a reply slot. Both are given back when this is dropped, also if the whole operation
-/// is dropped.
+/// is dropped, unless the request is to be parked then.
 pub(super) struct UnderWay<'a> {
     line: &'a Line,
     replies: &'a Replies,
     pub number: u64,
     pub reply: u16,
+    /// The request, and where it is parked if this is dropped now.
+    parks: Option<(&'a Parking, usize, Parked)>,
 }
 
 impl<'a> UnderWay<'a> {
@@ -161,12 +209,33 @@ impl<'a> UnderWay<'a> {
             replies.give_back(reply);
             return None;
         };
-        Some(Self { line, replies, number, reply })
+        Some(Self { line, replies, number, reply, parks: None })
+    }
+
+    /// Takes over the number and the reply slot of a parked request.
+    pub fn adopt(line: &'a Line, replies: &'a Replies, parked: &Parked) -> Self {
+        let Ticket { number, reply, .. } = parked.ticket;
+        Self { line, replies, number, reply, parks: None }
+    }
+
+    /// From now on the request is parked if this is dropped.
+    #[inline]
+    pub fn arm(&mut self, parking: Option<(&'a Parking, usize)>, parked: Parked) {
+        self.parks = parking.map(|(parking, place)| (parking, place, parked));
+    }
+
+    /// From now on it is not.
+    #[inline]
+    pub fn disarm(&mut self) {
+        self.parks = None;
     }
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
+        if let Some((parking, place, parked)) = self.parks {
+            return parking.put(place, parked);
+        }
         self.line.give_back(self.number);
         self.replies.give_back(self.reply);
     }

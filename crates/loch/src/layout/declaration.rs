@@ -47,7 +47,7 @@ pub struct TableConfig {
     /// Bytes of the longest value. Default 64 MiB, or a quarter of the table's data on a node if
     /// that is less. A request slot in memory has room for such a value and 256 bytes of key; in
     /// tables with such slots the default is what an eighth of the table's memory has room for.
-    /// With `herd` a key and its value have up to 968 bytes together.
+    /// With `herd` a key and its value have up to 952 bytes together.
     pub value_max: Option<ByteSize>,
     /// Workers of each node that serve the table, 1 to 256, for engines with workers. Default 1.
     /// `pilaf` has one.

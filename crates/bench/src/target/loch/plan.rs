@@ -461,7 +461,7 @@ mod tests {
         let line = "--engine herd --records 10 --value-size 960";
         let refused = node_configs("herd".parse().unwrap(), &spec(line).unwrap(), Path::new("/d"));
         let refused = refused.unwrap_err().to_string();
-        assert!(refused.contains("--value-size 960") && refused.contains("968"), "{refused}");
+        assert!(refused.contains("--value-size 960") && refused.contains("952"), "{refused}");
     }
 
     /// The node said it, and the bench that the node did not start, after other engines had been

@@ -230,7 +230,7 @@ fn a_table_that_cannot_be_served_is_named() {
         (of("herd", "workers = 0"), "workers is 0"),
         (of("herd", "window = 257"), "window is 257"),
         (of("herd", "sessions = 1025"), "1 to the node's 1024"),
-        (of("herd", "value_max = 4096"), "968"),
+        (of("herd", "value_max = 4096"), "952"),
         (of("herd", "index_slots = 1073741824"), "index"),
         (of("herd", "sessions = 1024\nwindow = 64"), "fewer sessions"),
         (of("pilaf", "workers = 2"), "one worker"),

@@ -52,7 +52,9 @@ impl Table {
         let layout = layout.map_err(|error| TargetError::Impossible(error.to_string()))?;
         let shared = (0..spec.nodes).map(|_| Shared::of(&layout.tables[0].map)).collect();
         let (costs, cache) = (Costs::of(spec), spec.table.cache_limits());
-        let (needs, batch) = (engine.needs(), spec.servers.batch);
+        let needs = engine.needs();
+        // In the papers only clients of KV-Direct pack operations.
+        let batch = if needs.computes { spec.servers.batch } else { 1 };
         Ok(Self { layout, needs, shared, costs, cache, batch })
     }
 

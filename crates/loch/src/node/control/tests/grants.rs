@@ -80,8 +80,7 @@ fn a_client_reads_what_its_gets_need() {
         assert!(!may(&grants, at, Access::ReadAtomic), "{engine}: the table");
         assert!(!may(&grants, STAMP_OFFSET, Access::ReadAtomic), "{engine}: stamps");
         let lines = own.parts(0).unwrap().requests().unwrap().base(0).offset();
-        let sends = !own.parts(0).unwrap().mailboxes().is_empty();
-        assert_eq!(may(&grants, lines, Access::Read), sends, "{engine}: where workers receive");
+        assert!(may(&grants, lines, Access::Read), "{engine}: the workers' lines");
     }
 }
 
