@@ -12,8 +12,8 @@
 //! # Invariants
 //! 1. Lanes add operations to a packet until its leader sends it; every operation of it gets an
 //!    outcome or an error.
-//! 2. A leader whose future is dropped leaves a mark. If it had sent the packet, another lane goes on
-//!    with the same request, which the worker executes once; else the other lanes ask again.
+//! 2. A leader whose future is dropped leaves a mark. If it had sent the packet, another lane goes
+//!    on with the same request, which the worker executes once; else the other lanes ask again.
 
 use std::cell::RefCell;
 
