@@ -190,7 +190,8 @@ pub enum Bug {
     UpdateKeepsVersion,
     /// Requests: the outcomes of a packet stand in the order in which they become known.
     ResultsAsTheyCome,
-    /// Requests: the outcomes of a packet that changed something are not kept.
+    /// Requests: the outcomes of a packet that changed something are not kept: those of an earlier
+    /// one stay in their place.
     ResultsNotKept,
     /// Requests: a worker skips the last PUT of a packet, and answers as if it were done.
     HalfExecuted,

@@ -204,8 +204,8 @@ impl Memory {
         if is_it {
             record.state = State::Done;
             let kept = &mut self.kept[index];
-            kept.clear();
-            if !planted::is(Bug::ResultsNotKept) {
+            if !planted::is(Bug::ResultsNotKept) || kept.is_empty() {
+                kept.clear();
                 kept.extend_from_slice(outcomes);
             }
         }

@@ -23,6 +23,7 @@ use super::window::Parking;
 use crate::error::EngineError;
 use crate::limits::PACKET_OPS_MAX;
 use crate::operation::{Done, Operation};
+use crate::planted::{self, Bug};
 use crate::region::Service;
 use crate::spare::SpareBuffers;
 
@@ -241,6 +242,11 @@ impl Content for &Held<'_> {
     fn message(&mut self, ticket: &Ticket, seal: Seal, spare: &SpareBuffers) -> Buf {
         let mut message = spare.take();
         message.extend_from_slice(self.packet().writer.borrow().bytes());
+        if planted::is(Bug::ResendLosesOperation) && ticket.attempt > 0 && message[0] > 1 {
+            let mut bytes = message.into_vec();
+            bytes[0] -= 1;
+            message = Buf::from(bytes);
+        }
         ticket.finish(seal, &mut message);
         message
     }

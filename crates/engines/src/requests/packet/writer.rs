@@ -7,7 +7,6 @@ use super::operation::{GET_AS_BEFORE, LENGTH, PARTS, Parts};
 use super::{EXTRA, Sink, as_length, length_len, push_length};
 use crate::limits::{KEY_BYTES_MAX, PACKET_OPS_MAX};
 use crate::operation::Operation;
-use crate::planted::{self, Bug};
 
 /// Packs operations into a packet.
 ///
@@ -75,9 +74,6 @@ impl Writer {
     pub(in crate::requests) fn give_back(&mut self, message: Buf) {
         self.bytes = message.into_vec();
         self.bytes.truncate(self.len);
-        if planted::is(Bug::ResendLosesOperation) && self.count > 1 {
-            self.bytes[0] -= 1;
-        }
     }
 
     fn push_parts(&mut self, key: &[u8], operation: &Operation<'_>) {
