@@ -364,7 +364,10 @@ pub(super) trait Content {
     fn message(&mut self, ticket: &Ticket, seal: Seal, spare: &SpareBuffers) -> Buf;
 
     /// Takes the message back, so that it can be made again.
-    fn give_back(&mut self, message: Buf, spare: &SpareBuffers);
+    #[inline]
+    fn give_back(&mut self, message: Buf, spare: &SpareBuffers) {
+        spare.give_back(message);
+    }
 
     /// Checks that a slot of this many bytes has room for the message.
     fn check(&self, slot_bytes: usize) -> Result<(), EngineError>;
@@ -384,11 +387,6 @@ impl Content for Body<'_> {
     }
 
     #[inline]
-    fn give_back(&mut self, message: Buf, spare: &SpareBuffers) {
-        spare.give_back(message);
-    }
-
-    #[inline]
     fn check(&self, slot_bytes: usize) -> Result<(), EngineError> {
         let [key, value] = if let Body::One(one) = self { one.lens() } else { [0, self.len()] };
         check_room(key, value, slot_bytes.saturating_sub(REQUEST_OVERHEAD_BYTES))
@@ -399,8 +397,7 @@ impl Content for Body<'_> {
 impl Content for &mut Writer {
     #[inline]
     fn ticket(&self, client: u32, session: u64) -> Ticket {
-        let body = Body::Packet { bytes: self.bytes(), is_read: self.is_read() };
-        Ticket::new(client, session, &body)
+        Ticket::new(client, session, &Body::packed(self))
     }
 
     #[inline]

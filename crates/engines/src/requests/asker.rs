@@ -204,12 +204,7 @@ impl<P, R, O: Owners> Asker<P, R, O> {
         let open = &mut open[usize::from(source)];
         if !alone && let Some(place) = *open {
             let packet = self.packing.packets.hold(place, &self.requester.parking);
-            let takes = {
-                let packet = packet.packet();
-                let (writer, reads) = (packet.writer.borrow(), packet.reads.get());
-                self.packing.takes(&writer, reads, rooms, key, operation)
-            };
-            if takes {
+            if self.packing.takes(&packet.packet().writer.borrow(), rooms, key, operation) {
                 let index = packet.packet().push(key, operation);
                 if index + 1 == self.packing.room.batch {
                     *open = None;

@@ -80,10 +80,8 @@ impl<P, R, O: Owners> Asker<P, R, O> {
             }
             let source = self.source(key);
             let place = &mut open[usize::from(source)];
-            let has_room = |at: &usize| {
-                let Bundle { packet, reads, .. } = &all[*at];
-                self.packing.takes(packet, *reads, rooms, key, &operation)
-            };
+            let has_room =
+                |at: &usize| self.packing.takes(&all[*at].packet, rooms, key, &operation);
             let at = match place.filter(has_room) {
                 Some(at) => at,
                 None if filled == most => return (filled, Ok(number)),
@@ -98,7 +96,6 @@ impl<P, R, O: Owners> Asker<P, R, O> {
             };
             *place = Some(at);
             all[at].packet.push(key, &operation);
-            all[at].reads += usize::from(matches!(batch, Batch::Get(_)));
             all[at].numbers.push(number);
         }
         (filled, Ok(batch.len()))

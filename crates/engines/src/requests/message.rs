@@ -31,7 +31,7 @@
 use loch_fabric::Buf;
 use zerocopy::TryFromBytes;
 
-use super::packet::{Cursor, OPERATION_BYTES, OUTCOME_BYTES, One};
+use super::packet::{Cursor, OPERATION_BYTES, OUTCOME_BYTES, One, Writer};
 use super::seal::Seal;
 use crate::operation::Operation;
 
@@ -126,6 +126,12 @@ impl<'a> Body<'a> {
     #[inline]
     pub fn one(key: &'a [u8], operation: Operation<'a>) -> Self {
         Self::One(One::new(key, operation))
+    }
+
+    /// The packet that was packed.
+    #[inline]
+    pub(super) fn packed(packet: &'a Writer) -> Self {
+        Self::Packet { bytes: packet.bytes(), is_read: packet.is_read() }
     }
 
     /// Bytes of the packet.

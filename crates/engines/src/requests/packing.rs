@@ -88,20 +88,18 @@ impl Packing {
         self.found_bytes.set(if len >= known { len } else { known - (known - len).div_ceil(64) });
     }
 
-    /// Whether a packet with `reads` GETs has room for one more operation, and its reply for the
-    /// outcome.
+    /// Whether a packet has room for one more operation, and its reply for the outcome.
     #[inline]
     pub fn takes(
         &self,
         writer: &Writer,
-        reads: usize,
         [request_bytes, reply_bytes]: [usize; 2],
         key: &[u8],
         operation: &Operation<'_>,
     ) -> bool {
-        let reads = reads + usize::from(matches!(operation, Operation::Get));
+        let gets = writer.gets() + usize::from(matches!(operation, Operation::Get));
         let bytes = key.len() + operation.value().len() + OPERATION_BYTES;
-        let outcomes = (writer.count() + 1) * OUTCOME_BYTES + reads * self.found_bytes.get();
+        let outcomes = (writer.count() + 1) * OUTCOME_BYTES + gets * self.found_bytes.get();
         writer.count() < self.room.batch
             && writer.bytes().len() + bytes <= request_bytes
             && outcomes <= reply_bytes
@@ -112,8 +110,6 @@ impl Packing {
 #[derive(Debug, Default)]
 pub(super) struct Packet {
     pub writer: RefCell<Writer>,
-    /// Operations that return a value.
-    pub reads: Cell<usize>,
     pub stage: Cell<Stage>,
     pub error: RefCell<Option<EngineError>>,
     outcomes: RefCell<Vec<(Answered<'static>, Range<usize>)>>,
@@ -216,7 +212,6 @@ impl Drop for Held<'_> {
             self.parking.leave(self.place, packet.source.get());
             packet.writer.borrow_mut().clear();
             packet.outcomes.borrow_mut().clear();
-            packet.reads.set(0);
             packet.stage.set(Stage::Open);
             self.packets.spare.borrow_mut().push(self.place);
         }
@@ -227,10 +222,7 @@ impl Drop for Held<'_> {
 impl Content for &Held<'_> {
     #[inline]
     fn ticket(&self, client: u32, session: u64) -> Ticket {
-        let packet = self.packet();
-        let writer = packet.writer.borrow();
-        let body = Body::Packet { bytes: writer.bytes(), is_read: writer.is_read() };
-        Ticket::new(client, session, &body)
+        Ticket::new(client, session, &Body::packed(&self.packet().writer.borrow()))
     }
 
     #[inline]
@@ -252,11 +244,6 @@ impl Content for &Held<'_> {
     }
 
     #[inline]
-    fn give_back(&mut self, message: Buf, spare: &SpareBuffers) {
-        spare.give_back(message);
-    }
-
-    #[inline]
     fn check(&self, slot_bytes: usize) -> Result<(), EngineError> {
         let len = self.packet().writer.borrow().bytes().len();
         check_room(0, len, slot_bytes.saturating_sub(REQUEST_TRAILER_BYTES))
@@ -272,9 +259,6 @@ impl Packet {
 
     /// Adds an operation. Returns its index.
     pub fn push(&self, key: &[u8], operation: &Operation<'_>) -> usize {
-        if matches!(operation, Operation::Get) {
-            self.reads.set(self.reads.get() + 1);
-        }
         let mut writer = self.writer.borrow_mut();
         writer.push(key, operation);
         writer.count() - 1
@@ -329,7 +313,6 @@ pub(super) struct Bundle {
     /// The worker, by [`Area::source`](super::layout::Area::source).
     pub source: u16,
     pub packet: Writer,
-    pub reads: usize,
     pub numbers: Vec<usize>,
     pub reply: Buf,
 }
@@ -338,7 +321,6 @@ impl Bundle {
     /// Starts another packet, in the same memory.
     pub fn begin(&mut self, source: u16) {
         self.source = source;
-        self.reads = 0;
         self.packet.clear();
         self.numbers.clear();
     }

@@ -25,6 +25,7 @@ use crate::operation::Operation;
 pub struct Writer {
     bytes: Vec<u8>,
     count: usize,
+    gets: usize,
     /// Bytes of the packet while its message is under way.
     len: usize,
     changes: bool,
@@ -34,7 +35,7 @@ pub struct Writer {
 impl Default for Writer {
     fn default() -> Self {
         let bytes = vec![0; HEAD_BYTES];
-        Self { bytes, count: 0, len: 0, changes: false, given: Given::NOTHING }
+        Self { bytes, count: 0, gets: 0, len: 0, changes: false, given: Given::NOTHING }
     }
 }
 
@@ -51,6 +52,7 @@ impl Writer {
         assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "keys are checked on entry");
         assert!(self.count < PACKET_OPS_MAX, "a packet has room");
         self.count += 1;
+        self.gets += usize::from(matches!(operation, Operation::Get));
         self.bytes[..HEAD_BYTES].copy_from_slice(&(self.count as u16).to_le_bytes());
         match operation {
             // The usual operation: a GET of a key that is as long as the one before.
@@ -114,6 +116,11 @@ impl Writer {
         self.count
     }
 
+    /// The number of GETs.
+    pub(in crate::requests) fn gets(&self) -> usize {
+        self.gets
+    }
+
     /// Whether no operation changes anything, so that the packet may be executed again.
     pub fn is_read(&self) -> bool {
         !self.changes
@@ -124,6 +131,7 @@ impl Writer {
         self.bytes.clear();
         self.bytes.extend_from_slice(&[0; HEAD_BYTES]);
         self.count = 0;
+        self.gets = 0;
         self.changes = false;
         self.given = Given::NOTHING;
     }
