@@ -126,16 +126,14 @@ impl<F: Fabric> Worker<F> {
     }
 
     /// Executes the operations of a packet, and returns the packet of their outcomes.
-    async fn execute(&self, mut cursor: Cursor, packet: &[u8]) -> Buf {
+    async fn execute(&self, cursor: Cursor, packet: &[u8]) -> Buf {
         let mut work = self.works.borrow_mut().pop().unwrap_or_default();
         let Work { operations, results } = &mut work;
         let room = self.map.requests.area().service().reply_bytes as usize - REPLY_TRAILER_BYTES;
         let count = cursor.left();
         results.begin(count, room, self.spare.take());
         operations.clear();
-        while let Some(Ok(packed)) = cursor.next(packet) {
-            operations.push(packed);
-        }
+        operations.extend(cursor.all(packet).map_while(Result::ok));
         let skips = planted::is(Bug::HalfExecuted) && operations.len() > 1;
         let skipped = operations.pop_if(|last| skips && last.is_put()).is_some();
         let mut done = 0;

@@ -33,7 +33,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     /// Executes a request. One that tells no number of operations gets no reply.
     pub(super) fn execute(&mut self, ticket: Ticket, message: Buf) -> Result<(), WorkerError> {
         let packet = ticket.packet(&message);
-        let Ok(mut cursor) = Cursor::new(packet) else {
+        let Ok(cursor) = Cursor::new(packet) else {
             self.requests.give_back(message);
             return Ok(());
         };
@@ -45,9 +45,7 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
         let open = &mut self.open[request];
         open.results.begin(count, room, memory);
         open.operations.clear();
-        while let Some(Ok(packed)) = cursor.next(packet) {
-            open.operations.push(packed);
-        }
+        open.operations.extend(cursor.all(packet).map_while(Result::ok));
         let readable = open.operations.len();
         (open.ticket, open.message, open.next) = (Some(ticket), message, 0);
         for number in readable..count {
