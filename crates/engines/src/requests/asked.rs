@@ -49,36 +49,32 @@ impl<P, R> Requester<P, R> {
         let source = self.map.area().source(to.node, to.worker);
         let line = &self.lines[usize::from(source)];
         let until = fabric.now_us().saturating_add(self.timing.timeout_us);
-        let parking = content.parks_at().map(|place| (&self.parking, place));
-        let mut parked = parking.and_then(|(parking, place)| parking.take(place));
         loop {
-            let mut under_way = match &parked {
-                Some(parked) => self.adopt(source, parked),
+            let mut under_way = match self.parked(source, content.parks_at()) {
+                Some(under_way) => under_way,
                 None => self.number(fabric, line, until).await?,
             };
-            // A parked request stays so until it is sent again, whatever is dropped.
-            parked.inspect(|parked| under_way.arm(parking, *parked));
             if !line.heard.get() && self.has_to_meet(fabric, line, to) {
                 self.seek(fabric, line, to).await;
             }
             let mut asked = self.begin(fabric, to, ticket, line, &under_way)?;
-            if let Some(parked) = parked.take() {
+            if let Some(parked) = under_way.parked() {
                 asked.goes_on_with(&parked);
             }
             let perhaps_done = loop {
                 let message = content.message(&asked.ticket, seal, &self.spare);
-                under_way.arm(parking, asked.parked());
+                under_way.arm(&self.parking, content.parks_at(), asked.parked());
                 let (message, sent) = self.requests.send(fabric, to, asked.slot, message).await;
                 under_way.disarm();
                 content.give_back(message, &self.spare);
-                let again = self.sent(fabric, &mut asked, sent)?.min(until);
+                let again = self.sent(fabric, to, &mut asked, sent)?.min(until);
                 let mut polls = 0u32;
                 let look = || self.look(fabric, &asked.expected, &mut polls, again, &mut buf);
-                under_way.arm(parking, asked.parked());
+                under_way.arm(&self.parking, content.parks_at(), asked.parked());
                 let looked = self.until(fabric, true, look).await;
                 under_way.disarm();
                 if let Some(head) = looked? {
-                    match self.answered(fabric, &asked, head) {
+                    match self.answered(fabric, line, &asked, head) {
                         None => {
                             let at = self.map.incarnation_addr(to);
                             return read(Reply { head, message: buf, at });
@@ -87,12 +83,12 @@ impl<P, R> Requester<P, R> {
                     }
                 }
                 if again == until {
-                    return Err(self.give_up(&asked));
+                    return Err(self.give_up(to, &asked));
                 }
                 // The node may have started its workers anew: then no worker will answer at the old
                 // address.
                 if self.answers.seeks() {
-                    under_way.arm(parking, asked.parked());
+                    under_way.arm(&self.parking, content.parks_at(), asked.parked());
                     self.seek(fabric, line, to).await;
                     under_way.disarm();
                 }
@@ -160,14 +156,14 @@ impl<P, R> Requester<P, R> {
 
     /// The request of one number, before it is sent.
     #[inline]
-    fn begin<'a, F: Fabric>(
+    fn begin<F: Fabric>(
         &self,
         fabric: &F,
         to: WorkerId,
         mut ticket: Ticket,
-        line: &'a Line,
+        line: &Line,
         under_way: &UnderWay<'_>,
-    ) -> Result<Asked<'a>, EngineError>
+    ) -> Result<Asked, EngineError>
     where
         R: ReplyPath<F>,
     {
@@ -181,9 +177,7 @@ impl<P, R> Requester<P, R> {
         let slot = self.map.request_addr(to, self.client, number);
         let source = area.source(to.node, to.worker);
         Ok(Asked {
-            to,
             ticket,
-            line,
             slot: (slot, area.service().request_bytes),
             expected: Expected { number, reply, source, session: self.session as u16 },
             way: Sent::Written,
@@ -197,7 +191,8 @@ impl<P, R> Requester<P, R> {
     fn sent<F: Fabric>(
         &self,
         fabric: &F,
-        asked: &mut Asked<'_>,
+        to: WorkerId,
+        asked: &mut Asked,
         sent: Result<Sent, FabricError>,
     ) -> Result<u64, EngineError> {
         asked.way = match sent {
@@ -206,9 +201,9 @@ impl<P, R> Requester<P, R> {
                 Sent::Written
             }
             Err(error) if !asked.arrived || asked.ticket.is_read() => return Err(error.into()),
-            Err(_) => return Err(self.unknown(asked.to)),
+            Err(_) => return Err(self.unknown(to)),
         };
-        self.rings.note(self.map.bell_addr(asked.to));
+        self.rings.note(self.map.bell_addr(to));
         // No worker executes a request for incarnation 0: such a request only asks for the
         // incarnation.
         let is_lost = matches!(sent, Err(FabricError::Unreachable { .. }));
@@ -242,7 +237,7 @@ impl<P, R> Requester<P, R> {
     /// Takes note of the worker that replied. A worker that says that it is another incarnation did
     /// not execute the request. The result then says whether an incarnation before it may have.
     #[inline]
-    fn answered<F>(&self, fabric: &F, asked: &Asked<'_>, head: ReplyHead) -> Option<bool>
+    fn answered<F>(&self, fabric: &F, line: &Line, asked: &Asked, head: ReplyHead) -> Option<bool>
     where
         F: Fabric,
         R: ReplyPath<F>,
@@ -252,9 +247,9 @@ impl<P, R> Requester<P, R> {
         let ways = Paths { request: asked.way, reply_by_send: R::BY_SEND, is_remote };
         self.counts.count(&asked.ticket, &head, ways);
         if head.is_stale {
-            asked.line.believe(head.worker);
+            line.believe(head.worker);
         }
-        asked.line.heard.set(true);
+        line.heard.set(true);
         // The first attempt came to this worker, which had started before: so no earlier
         // incarnation saw the request.
         head.is_stale.then_some(asked.ticket.worker != 0 && asked.attempt > 0)
@@ -333,9 +328,9 @@ impl<P, R> Requester<P, R> {
 
     /// The error of an operation whose time is up.
     #[cold]
-    fn give_up(&self, asked: &Asked<'_>) -> EngineError {
+    fn give_up(&self, to: WorkerId, asked: &Asked) -> EngineError {
         if asked.arrived && !asked.ticket.is_read() {
-            return self.unknown(asked.to);
+            return self.unknown(to);
         }
         EngineError::Timeout { timeout_us: self.timing.timeout_us }
     }
@@ -430,7 +425,7 @@ pub(super) fn check_room(key: usize, value: usize, room: usize) -> Result<(), En
     Err(EngineError::ValueTooLong { len: value as u64, max: (room - key) as u64 })
 }
 
-impl Asked<'_> {
+impl Asked {
     /// The request, for another lane to go on with it.
     #[inline]
     fn parked(&self) -> Parked {
@@ -447,10 +442,8 @@ impl Asked<'_> {
 }
 
 /// A request of one number.
-struct Asked<'a> {
-    to: WorkerId,
+struct Asked {
     ticket: Ticket,
-    line: &'a Line,
     slot: (RemoteAddr, u32),
     expected: Expected,
     /// How it was sent the last time.

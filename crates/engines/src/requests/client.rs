@@ -204,13 +204,27 @@ impl<P, R> Requester<P, R> {
     #[inline]
     pub(super) fn reap(&self) {
         while let Some((source, parked)) = self.parking.orphan() {
-            drop(self.adopt(source, &parked));
+            drop(self.adopt(source, &parked, None));
         }
     }
 
     /// The number and the reply slot of a parked request.
-    pub(super) fn adopt(&self, source: u16, parked: &Parked) -> UnderWay<'_> {
-        UnderWay::adopt(&self.lines[usize::from(source)], &self.replies, parked)
+    fn adopt<'a>(
+        &'a self,
+        source: u16,
+        parked: &Parked,
+        parks: Option<(&'a Parking, usize)>,
+    ) -> UnderWay<'a> {
+        UnderWay::adopt(&self.lines[usize::from(source)], &self.replies, parked, parks)
+    }
+
+    /// The number and the reply slot of the request that is parked at a place, if there is one. It
+    /// stays parked until it is sent again, whatever is dropped.
+    #[inline]
+    pub(super) fn parked(&self, source: u16, place: Option<usize>) -> Option<UnderWay<'_>> {
+        let place = place?;
+        let parked = self.parking.get(place)?;
+        Some(self.adopt(source, &parked, Some((&self.parking, place))))
     }
 
     /// Asks a worker for one operation and waits for the outcome. `buf` is filled with the reply.

@@ -170,8 +170,12 @@ impl Parking {
         all[place] = Some(parked);
     }
 
-    /// Takes the request of a packet, if there is one.
-    pub fn take(&self, place: usize) -> Option<Parked> {
+    /// The request of a packet, if there is one.
+    pub fn get(&self, place: usize) -> Option<Parked> {
+        *self.parked.borrow().get(place)?
+    }
+
+    fn take(&self, place: usize) -> Option<Parked> {
         self.parked.borrow_mut().get_mut(place)?.take()
     }
 
@@ -196,8 +200,9 @@ pub(super) struct UnderWay<'a> {
     replies: &'a Replies,
     pub number: u64,
     pub reply: u16,
-    /// The request, and where it is parked if this is dropped now.
-    parks: Option<(&'a Parking, usize, Parked)>,
+    /// Where the request is parked, and stays if this is dropped now. It stands there, not here:
+    /// this is a part of every operation's future.
+    parks: Option<(&'a Parking, usize)>,
 }
 
 impl<'a> UnderWay<'a> {
@@ -212,29 +217,47 @@ impl<'a> UnderWay<'a> {
         Some(Self { line, replies, number, reply, parks: None })
     }
 
-    /// Takes over the number and the reply slot of a parked request.
-    pub fn adopt(line: &'a Line, replies: &'a Replies, parked: &Parked) -> Self {
+    /// Takes over the number and the reply slot of a parked request, which stays parked if it is at
+    /// a place.
+    pub fn adopt(
+        line: &'a Line,
+        replies: &'a Replies,
+        parked: &Parked,
+        parks: Option<(&'a Parking, usize)>,
+    ) -> Self {
         let Ticket { number, reply, .. } = parked.ticket;
-        Self { line, replies, number, reply, parks: None }
+        Self { line, replies, number, reply, parks }
     }
 
-    /// From now on the request is parked if this is dropped.
+    /// The request, if it is parked.
     #[inline]
-    pub fn arm(&mut self, parking: Option<(&'a Parking, usize)>, parked: Parked) {
-        self.parks = parking.map(|(parking, place)| (parking, place, parked));
+    pub fn parked(&self) -> Option<Parked> {
+        let (parking, place) = self.parks?;
+        parking.get(place)
+    }
+
+    /// From now on the request is parked, and stays so if this is dropped.
+    #[inline]
+    pub fn arm(&mut self, parking: &'a Parking, place: Option<usize>, parked: Parked) {
+        if let Some(place) = place {
+            self.parks = Some((parking, place));
+            parking.put(place, parked);
+        }
     }
 
     /// From now on it is not.
     #[inline]
     pub fn disarm(&mut self) {
-        self.parks = None;
+        if let Some((parking, place)) = self.parks.take() {
+            parking.take(place);
+        }
     }
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        if let Some((parking, place, parked)) = self.parks {
-            return parking.put(place, parked);
+        if self.parks.is_some() {
+            return;
         }
         self.line.give_back(self.number);
         self.replies.give_back(self.reply);
