@@ -112,8 +112,8 @@ pub struct WorkloadArgs {
     #[arg(hide_short_help = true)]
     pub far: Switch,
     /// Hand the operations that a client keeps outstanding to the table as batches of that many, by
-    /// get_each and put_many, where the engine does batches together (kv-direct: GETs or PUTs
-    /// alone); off, and always with --fabric sim: as that many lanes
+    /// get_each and put_many, where the engine does batches together; off, and always with
+    /// --fabric sim: as that many lanes
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     pub batch_api: Switch,
     /// How values are read: copied into a buffer of the client, or in place, where a byte of each

@@ -366,8 +366,7 @@ fn bytes(count: u64) -> String {
 
 fn tuning_note(object: &Object) -> Option<String> {
     let way = object.tuning?.in_words();
-    let ways = Tuning::OF_SOCKETS.len();
-    Some(format!("{}: {way}, the fastest of {ways} ways tried\n", object.engine))
+    Some(format!("{}: {way}, the fastest of the ways tried\n", object.engine))
 }
 
 /// A line below the header.

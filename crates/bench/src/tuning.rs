@@ -28,6 +28,9 @@ impl Tuning {
     /// The ways for a client and a server on a socket.
     pub const OF_SOCKETS: &'static [Tuning] = &[Tuning::Free, Tuning::Spinning, Tuning::OneCore];
 
+    /// The ways for clients and nodes of Loch, which always spin a while before they sleep.
+    pub const OF_LOCH: &'static [Tuning] = &[Tuning::Free, Tuning::OneCore];
+
     /// The way in words, for the notes under the table.
     pub fn in_words(self) -> &'static str {
         match self {

@@ -74,9 +74,6 @@ impl Client {
         let table = table.map_err(lost(engine, "connect"))?;
         let (sockets, home) = (endpoint.paths.clone(), homes.home);
         let time_every = if spec.fabric.is_network() { 1 } else { time_every(spec) };
-        // GETs and PUTs of different batches would wait for each other's messages: in lanes they
-        // share a message.
-        let is_split = table.mapped().is_none() && spec.reads > 0.0 && spec.reads < 1.0;
         Ok(Client {
             engine,
             sockets,
@@ -84,7 +81,7 @@ impl Client {
             options,
             lanes: spec.lanes,
             time_every,
-            batches: spec.batches() && table.takes_batches() && !is_split,
+            batches: spec.batches() && table.takes_batches(),
             read_mode: spec.read_mode,
             cursor: limit::Cursor::default(),
             echo: endpoint.echoes.get(home).copied(),

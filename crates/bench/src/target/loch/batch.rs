@@ -1,5 +1,8 @@
 //! The operations that a client keeps under way, handed to the table as batches.
 
+use std::pin::Pin;
+
+use loch::lanes::{self, block_on};
 use loch::{Error, Table};
 
 use crate::measure::{Kind, Op, Outcome, Run};
@@ -12,7 +15,9 @@ struct Batch {
     answered: Vec<bool>,
     keys: Vec<Vec<u8>>,
     puts: Vec<Op>,
-    pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    pairs: Vec<Pair>,
+    /// The PUTs of values that GETs did not find.
+    fills: Vec<Op>,
 }
 
 impl Batch {
@@ -26,6 +31,7 @@ impl Batch {
             keys: vec![key.clone(); size],
             puts: Vec::with_capacity(size),
             pairs: vec![(key, value); size],
+            fills: Vec::new(),
         }
     }
 
@@ -50,52 +56,73 @@ impl Batch {
         !self.gets.is_empty() || !self.puts.is_empty()
     }
 
-    /// GETs, and finishes each GET: those that an error left without an answer have failed.
-    fn get(&mut self, table: &Table, run: &Run<'_>) -> Result<(), Error> {
-        let Batch { gets, answered, keys, puts, pairs } = self;
-        if gets.is_empty() {
-            return Ok(());
+    /// Does all operations, GETs and PUTs at the same time, and hands each of the two results to
+    /// `done`.
+    fn operate(&mut self, table: &Table, run: &Run<'_>, done: &mut impl FnMut(Result<(), Error>)) {
+        let Batch { gets, answered, keys, puts, pairs, fills } = self;
+        let mut halves: Vec<Half<'_>> = Vec::with_capacity(2);
+        if !gets.is_empty() {
+            halves.push(Box::pin(get(table, run, (gets, answered, keys), fills)));
         }
-        answered.clear();
-        answered.resize(gets.len(), false);
-        let done = table.get_each(&keys[..gets.len()], |get, value| {
-            let outcome = value.as_deref().map_or(Outcome::Missing, Outcome::Found);
-            run.finish(&gets[get], outcome);
-            answered[get] = true;
-            if let Some(fill) = run.fill(&gets[get], outcome) {
-                write_pair(run.workload(), &fill, &mut pairs[puts.len()]);
-                puts.push(fill);
-            }
-        });
-        let left = gets.iter().zip(&*answered).filter(|(_, answered)| !**answered);
-        left.for_each(|(get, _)| run.finish(get, Outcome::Failed));
-        done
+        if !puts.is_empty() {
+            halves.push(Box::pin(put(table, run, (puts, pairs))));
+        }
+        block_on(lanes::run(2, halves, &mut *done));
+        if !fills.is_empty() {
+            fills.iter().zip(&mut *pairs).for_each(|(op, pair)| {
+                write_pair(run.workload(), op, pair);
+            });
+            done(block_on(put(table, run, (fills, pairs))));
+            fills.clear();
+        }
     }
+}
 
-    /// PUTs, and finishes each PUT.
-    fn put(&mut self, table: &Table, run: &Run<'_>) -> Result<(), Error> {
-        let Batch { puts, pairs, .. } = self;
-        if puts.is_empty() {
-            return Ok(());
-        }
-        let done = table.put_many(&pairs[..puts.len()]).map(drop);
-        let outcome = if done.is_ok() { Outcome::Stored } else { Outcome::Failed };
-        puts.iter().for_each(|put| run.finish(put, outcome));
-        done
-    }
+/// The key and the value of a PUT.
+type Pair = (Vec<u8>, Vec<u8>);
+
+/// The GETs of a batch, or its PUTs.
+type Half<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+
+/// GETs, and finishes each GET: those that an error left without an answer have failed.
+async fn get(
+    table: &Table,
+    run: &Run<'_>,
+    (gets, answered, keys): (&[Op], &mut Vec<bool>, &[Vec<u8>]),
+    fills: &mut Vec<Op>,
+) -> Result<(), Error> {
+    answered.clear();
+    answered.resize(gets.len(), false);
+    let found = |get: usize, value: Option<loch::ValueRef<'_>>| {
+        let outcome = value.as_deref().map_or(Outcome::Missing, Outcome::Found);
+        run.finish(&gets[get], outcome);
+        answered[get] = true;
+        fills.extend(run.fill(&gets[get], outcome));
+    };
+    let done = table.asynch().get_each(&keys[..gets.len()], found).await;
+    let left = gets.iter().zip(&*answered).filter(|(_, answered)| !**answered);
+    left.for_each(|(get, _)| run.finish(get, Outcome::Failed));
+    done
+}
+
+/// PUTs, and finishes each PUT.
+async fn put(table: &Table, run: &Run<'_>, (puts, pairs): (&[Op], &[Pair])) -> Result<(), Error> {
+    let done = table.asynch().put_many(&pairs[..puts.len()]).await.map(drop);
+    let outcome = if done.is_ok() { Outcome::Stored } else { Outcome::Failed };
+    puts.iter().for_each(|put| run.finish(put, outcome));
+    done
 }
 
 /// Writes key and value of a PUT.
 #[inline]
-fn write_pair(workload: &Workload, put: &Op, (key, value): &mut (Vec<u8>, Vec<u8>)) {
+fn write_pair(workload: &Workload, put: &Op, (key, value): &mut Pair) {
     workload.write_key(put.record, key);
     value.resize(put.size as usize, 0);
     workload.write_value(put.record, put.version, value);
 }
 
-/// Does the operations of `run`, `size` at a time: first those that are GETs, and then the PUTs. A
-/// PUT that is refused makes all PUTs of its batch count as refused. Returns why the last operation
-/// that was refused was.
+/// Does the operations of `run`, `size` at a time. A PUT that is refused makes all PUTs of its
+/// batch count as refused. Returns why the last operation that was refused was.
 ///
 /// # Errors
 /// An error after which nothing works, by `goes_on_after`.
@@ -106,19 +133,16 @@ pub fn operate(
     goes_on_after: impl Fn(&Error) -> bool,
 ) -> Result<Option<Error>, Error> {
     let retries = table.counters().retries;
-    let mut refusal = None;
-    let mut unless_refused = |done| match done {
-        Err(error) if goes_on_after(&error) => {
-            refusal = Some(error);
-            Ok(())
-        }
-        done => done,
-    };
+    let (mut refusal, mut end) = (None, Ok(()));
     let mut batch = Batch::new(run, size);
-    while batch.fill(run) {
-        unless_refused(batch.get(table, run))?;
-        unless_refused(batch.put(table, run))?;
+    while end.is_ok() && batch.fill(run) {
+        batch.operate(table, run, &mut |done| match done {
+            Err(error) if goes_on_after(&error) => refusal = Some(error),
+            Err(error) => end = Err(error),
+            Ok(()) => (),
+        });
     }
+    end?;
     run.retried(table.counters().retries - retries);
     Ok(refusal)
 }

@@ -25,6 +25,7 @@ use crate::spec::Spec;
 use crate::system::{Engine, Fabric};
 use crate::target::starting::{Starting, start_limit};
 use crate::target::{Endpoint, Result, Service};
+use crate::tuning::{Cores, Tuning};
 
 /// How long nodes may take to end in good order.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -38,6 +39,8 @@ pub struct Nodes {
     sockets: Vec<PathBuf>,
     /// One for each node, if clients reach nodes over TCP. They sleep while nothing is exchanged.
     echoes: Vec<Echo>,
+    /// Whether nodes do nothing while clients are at work.
+    clients_work_alone: bool,
     _dir: TempDir,
 }
 
@@ -61,7 +64,9 @@ impl Nodes {
         let of_each = if spec.fabric == Fabric::Tcp { configs.len() } else { 0 };
         let echoes = (0..of_each).map(|_| Echo::start()).collect::<io::Result<_>>();
         let echoes = echoes.map_err(failed)?;
-        let mut nodes = Nodes { processes: Vec::new(), sockets, echoes, _dir: dir };
+        let clients_work_alone = spec.fabric == Fabric::Shm && !engine.serves();
+        let processes = Vec::new();
+        let mut nodes = Nodes { processes, sockets, echoes, clients_work_alone, _dir: dir };
         for config in &configs {
             nodes.processes.push(start(config).map_err(failed)?);
         }
@@ -90,6 +95,14 @@ impl Service for Nodes {
     fn cpu_seconds(&self) -> Option<f64> {
         let of_each = self.processes.iter().map(|process| cpu_seconds(process.pid()));
         of_each.sum()
+    }
+
+    fn tunings(&self) -> &'static [Tuning] {
+        if self.clients_work_alone { &[] } else { Tuning::OF_LOCH }
+    }
+
+    fn place(&self, cores: &Cores, tuning: Tuning) -> io::Result<()> {
+        self.processes.iter().try_for_each(|process| cores.place_process(process.pid(), tuning))
     }
 }
 
