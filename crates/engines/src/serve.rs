@@ -262,6 +262,10 @@ pub trait Housekeeper: Send + Sync {
     /// Does a bounded part of the work. Returns whether there was any. Only the actions of workers
     /// make new work for it.
     fn turn(&self) -> bool;
+
+    /// Whether a worker has done anything that may make work since the last turn began. A worker
+    /// asks after each run of busy turns, so the answer costs little.
+    fn has_work(&self) -> bool;
 }
 
 /// Why a worker cannot go on.

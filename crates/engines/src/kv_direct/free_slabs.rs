@@ -51,4 +51,8 @@ impl Housekeeper for FreeSlabs {
         }
         was_busy
     }
+
+    fn has_work(&self) -> bool {
+        self.pools.iter().any(|pools| pools.are_unseen())
+    }
 }

@@ -82,6 +82,7 @@ impl SlabDaemon {
     /// Does a bounded amount of work. Returns whether there is more. If not, there will be nothing
     /// to do until the processor has done something, and the daemon holds no slabs.
     pub fn turn(&mut self) -> bool {
+        self.pools.look();
         let question = match self.pools.question() {
             // The merged slabs are left alone until the processor has looked for its own.
             Question::Answered => return false,

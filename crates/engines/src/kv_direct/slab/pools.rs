@@ -53,6 +53,10 @@ pub struct Pools {
     daemon: Side,
     rings: Vec<Box<[AtomicU32]>>,
     places: u32,
+    /// Counts what the processor has done to the stacks, and its questions.
+    changes: AtomicU64,
+    /// The changes that the daemon's last turn began with.
+    seen: AtomicU64,
 }
 
 impl Pools {
@@ -69,7 +73,9 @@ impl Pools {
             ring(entries.max(1).next_multiple_of(ENTRIES_PER_LINE))
         });
         let rings = rings.collect();
-        let pools = Self { processor: Side::new(), daemon: Side::new(), rings, places: count };
+        let [processor, daemon] = [Side::new(), Side::new()];
+        let [changes, seen] = [AtomicU64::new(1), AtomicU64::new(0)];
+        let pools = Self { processor, daemon, rings, places: count, changes, seen };
         cover(places, largest).for_each(|slab| pools.stack(slab.class()).put_right(&[slab]));
         Arc::new(pools)
     }
@@ -108,6 +114,7 @@ impl Pools {
         let question = self.processor.word.load(Ordering::Relaxed);
         // The word is odd while the processor wants an answer, and differs each time.
         self.processor.word.store((question + 1) | 1, Ordering::Release);
+        self.has_changed();
     }
 
     /// The processor has seen the answer and looked for what it wanted.
@@ -115,6 +122,23 @@ impl Pools {
         let question = self.processor.word.load(Ordering::Relaxed);
         debug_assert!(question & 1 == 1, "nothing was asked");
         self.processor.word.store(question + 1, Ordering::Release);
+        self.has_changed();
+    }
+
+    /// The processor has changed a stack, or its word: there may be work for the daemon.
+    pub(super) fn has_changed(&self) {
+        let changes = self.changes.load(Ordering::Relaxed);
+        self.changes.store(changes + 1, Ordering::Release);
+    }
+
+    /// The daemon begins a turn, which sees all changes up to now.
+    pub(super) fn look(&self) {
+        self.seen.store(self.changes.load(Ordering::Acquire), Ordering::Relaxed);
+    }
+
+    /// Whether the processor has changed anything since the daemon's last turn began.
+    pub fn are_unseen(&self) -> bool {
+        self.seen.load(Ordering::Relaxed) != self.changes.load(Ordering::Relaxed)
     }
 
     /// Whether a question is open, and whether it was answered.

@@ -273,6 +273,7 @@ impl Slabs {
             slab = lower;
         }
         if is_cut {
+            self.pools.has_changed();
             traffic.write(1);
         }
         Some(slab)
@@ -291,6 +292,7 @@ impl Slabs {
         }
         let stack = self.pools.stack(class);
         let taken = stack.take_left(want, into);
+        self.pools.has_changed();
         let got = (taken.end - taken.start) as usize;
         traffic.write(1);
         traffic.read(self.pools.daemon_lines());
@@ -309,6 +311,7 @@ impl Slabs {
     fn hand_back(&self, class: Class, mut slabs: VecDeque<Slab>, traffic: &mut Traffic) {
         let stack = self.pools.stack(class);
         traffic.write_entries(stack, stack.put_left(slabs.make_contiguous()));
+        self.pools.has_changed();
         traffic.write(1);
     }
 

@@ -10,6 +10,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
+use crate::limits::SLAB_BATCH;
 use crate::lines::{HostMemory, Line, Near};
 
 /// Turns after which a daemon of these tests has finished all its work.
@@ -128,6 +129,24 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<usize>().prop_map(Step::Free),
         1 => any::<u8>().prop_map(Step::Turns),
     ]
+}
+
+#[test]
+fn only_what_changes_the_stacks_is_work_for_the_daemon() {
+    let mut rig = Rig::new(1 << 12, 1 << 12, 6);
+    let pools = rig.slabs.pools().clone();
+    let (mut changes, mut operations) = (0, 0);
+    rig.rest();
+    for _ in 0..20 * SLAB_BATCH {
+        assert!(!pools.are_unseen(), "the daemon has seen all");
+        let before = pools.stack(Class::SMALLEST).len();
+        rig.allocate(Class::SMALLEST).expect("there is enough");
+        let has_changed = pools.stack(Class::SMALLEST).len() != before;
+        assert!(pools.are_unseen() || !has_changed, "a change is work");
+        (changes, operations) = (changes + u32::from(pools.are_unseen()), operations + 1);
+        rig.rest();
+    }
+    assert!((1..operations / 4).contains(&changes), "{changes} of {operations}");
 }
 
 proptest! {

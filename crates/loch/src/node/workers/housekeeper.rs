@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //! 1. The thread sleeps while there is nothing to do, and costs nothing then. Only operations make
-//!    work for it, so a worker that was busy wakes it.
+//!    work for it: a worker that was busy wakes it if there may be some.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,10 +38,12 @@ impl HousekeeperThread {
         }
     }
 
-    /// Wakes the thread if it sleeps. The call costs next to nothing if the thread is awake.
+    /// Wakes the thread if it sleeps and there may be work. The call costs next to nothing
+    /// otherwise.
     #[inline]
-    pub fn wake(&self) {
+    pub fn wake(&self, housekeeper: &dyn Housekeeper) {
         if self.is_asleep.load(Ordering::SeqCst)
+            && housekeeper.has_work()
             && self.is_asleep.swap(false, Ordering::SeqCst)
             && let Some(thread) = self.thread.get()
         {

@@ -231,8 +231,10 @@ impl<T: NodeTransport> WorkerHost for ThreadHost<T> {
 
     #[inline]
     fn wake_housekeeper(&self) {
-        if let Some(housekeeper) = &self.setup.housekeeper {
-            housekeeper.wake();
+        if let Some(thread) = &self.setup.housekeeper
+            && let Some(housekeeper) = self.setup.shared.housekeeper()
+        {
+            thread.wake(housekeeper);
         }
     }
 }
