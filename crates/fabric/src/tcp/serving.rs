@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::CAPS;
 use super::admission::{Admitted, Push};
 use super::frame::Told;
 use super::lent::Lent;
@@ -12,7 +11,7 @@ use super::seat::Taken;
 use crate::counters::Verb;
 use crate::limits::{CACHE_LINE_BYTES, TRANSFER_BYTES_MAX};
 use crate::shm::ShmEndpoint;
-use crate::{Buf, Caps, Fabric, FabricError, RegionId, RemoteAddr, Result, UnreliableWrites};
+use crate::{Buf, Fabric, FabricError, RegionId, RemoteAddr, Result, UnreliableWrites};
 
 /// The endpoint of a thread in an agent's process. Made by
 /// [`Agent::endpoint`](super::Agent::endpoint).
@@ -91,16 +90,11 @@ impl AgentEndpoint {
 
 impl Fabric for AgentEndpoint {
     crate::pass_on!(
-        counters read_words read_bucket read chase read_many read_word_and_bytes compare_swap
+        caps counters read_words read_bucket read chase read_many read_word_and_bytes compare_swap
         compare_swap_many fetch_add is_mapped store_before store_after announce load
         load_bytes reload will_read will_store raw posted is_settled now_us wall_ms random pause
         poll_wait yield_now ring is_core_wanted => local
     );
-
-    /// The same as for clients' endpoints, because clients read the entries that this one writes.
-    fn caps(&self) -> Caps {
-        CAPS
-    }
 
     /// A client of the home region waits for its connections, too: what is stored into its reply
     /// slots goes there.
