@@ -1,12 +1,16 @@
 //! Whom a message reaches, and which lane a reply.
 
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use loch_engines::operation::Outcome;
 use loch_engines::requests::message::{Expected, ReplyHead};
 use loch_engines::requests::packet::{OutcomeWriter, Outcomes};
 use loch_engines::requests::*;
 use loch_fabric::lanes::block_on;
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
-use loch_fabric::{Buf, Messages, RegionId, RemoteAddr};
+use loch_fabric::{Buf, Caps, Messages, RegionId, RemoteAddr};
 
 const NODES: u16 = 2;
 const WORKERS: u16 = 3;
@@ -112,4 +116,32 @@ fn a_reply_is_kept_for_the_lane_that_waits_for_it() {
     }
     assert_eq!(look(0, 8), None);
     assert_eq!((look(1, 9), look(1, 8)), (Some(90), None));
+}
+
+/// Of the two fabrics one copies as many bytes.
+#[test]
+fn a_request_that_the_fabric_copies_is_not_waited_for() {
+    for (inline_bytes, expected) in [(64, Sent::Awaited), (1000, Sent::Written)] {
+        let caps = Caps { inline_bytes, ..Profile::CONNECTX_3_56.caps };
+        let profile = Profile { caps, ..Profile::CONNECTX_3_56 };
+        let world = World::new(1, profile, Faults::default());
+        let [here, there] = [(); 2].map(|()| world.add_node(4096));
+        let client = world.endpoint(world.add_process(here));
+        let slot = (RemoteAddr::new(there, 0), 1000);
+        let path = ByWrite { home: here };
+        let to = WorkerId { node: 1, worker: 0 };
+        let mut sending = pin!(path.send(&client, to, slot, Buf::from(vec![7; 1000])));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut sent = sending.as_mut().poll(&mut cx);
+        assert_eq!(sent.is_ready(), expected == Sent::Written);
+        while sent.is_pending() {
+            assert!(world.step(), "the WRITE ends");
+            sent = sending.as_mut().poll(&mut cx);
+        }
+        while world.step() {}
+        let Poll::Ready((message, sent)) = sent else { unreachable!() };
+        assert_eq!((message.len(), sent), (1000, Ok(expected)));
+        let landed = |word: u64| world.load(RemoteAddr::new(there, 8 * word));
+        assert!((0..125).all(|word| landed(word) == 0x0707_0707_0707_0707));
+    }
 }

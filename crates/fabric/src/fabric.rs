@@ -48,6 +48,9 @@ pub struct Caps {
     /// A READ brings about so many bytes in the time of one more round trip: where fewer may be
     /// READ in vain, READing them at once is cheaper than to ask first.
     pub round_trip_bytes: usize,
+    /// A WRITE of up to so many bytes is copied when it is posted, so that nobody has to wait for
+    /// it ([`Fabric::write_unsignaled`]).
+    pub inline_bytes: usize,
 }
 
 /// Pointers that are chased, from buckets to entries. See [`Fabric::chase`].
@@ -331,9 +334,9 @@ pub trait Fabric {
     /// Adds `add` to the word at `at`, wrapping; returns what it was.
     fn fetch_add(&self, at: RemoteAddr, add: u64) -> impl Future<Output = Result<u64>> + '_;
 
-    /// WRITEs up to 64 bytes without waiting: unsignaled and inline. Aligned words of it are
-    /// written atomically. If the peer takes so little that too many of these wait already, it is
-    /// [`Unreachable`](crate::FabricError::Unreachable).
+    /// WRITEs up to [`Caps::inline_bytes`] without waiting: unsignaled and inline. Aligned words of
+    /// it are written atomically. If the peer takes so little that too many of these wait already,
+    /// it is [`Unreachable`](crate::FabricError::Unreachable).
     fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()>;
 
     /// WRITEs `buf` and gives it back.

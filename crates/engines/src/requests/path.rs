@@ -5,7 +5,6 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 
-use loch_fabric::limits::CACHE_LINE_BYTES;
 use loch_fabric::{
     Buf, Fabric, FabricError, MessageAddress, Messages, RegionId, RemoteAddr, UnreliableWrites,
 };
@@ -121,8 +120,8 @@ pub(super) fn is_near<F: Fabric>(fabric: &F, home: RegionId, slot: RemoteAddr) -
     slot.region() == home && !fabric.is_far()
 }
 
-/// WRITEs a message into the end of a slot. A message that fits a cache line goes inline and
-/// unsignaled.
+/// WRITEs a message into the end of a slot, inline and unsignaled if the fabric copies so many
+/// bytes.
 pub(super) async fn write<F: Fabric>(
     fabric: &F,
     home: RegionId,
@@ -135,7 +134,7 @@ pub(super) async fn write<F: Fabric>(
         let done = fabric.store(at, &[&message]);
         return (message, done.map(|()| Sent::Written));
     }
-    if message.len() <= CACHE_LINE_BYTES {
+    if message.len() <= fabric.caps().inline_bytes {
         let done = fabric.write_unsignaled(at, &message);
         return (message, done.map(|()| Sent::Written));
     }

@@ -19,7 +19,7 @@ use self::later::Later;
 use self::ops::{OpId, Ops};
 use crate::counters::Verb;
 use crate::fabric::words_of_each;
-use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, READ_WORDS_MAX};
+use crate::limits::{BUCKET_WORDS_MAX, DOORBELL_READS_MAX, READ_WORDS_MAX};
 use crate::networks::Network;
 use crate::rights::Access;
 use crate::shm::{ShmEndpoint, parking};
@@ -543,11 +543,8 @@ impl<C: Carrier + 'static> Fabric for Away<C> {
     }
 
     fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
-        let max = CACHE_LINE_BYTES;
+        let max = C::CAPS.inline_bytes;
         assert!(bytes.len() <= max, "an inline WRITE has at most {max} bytes");
-        if self.is_home(at) {
-            return self.local.write_unsignaled(at, bytes);
-        }
         self.write_unsignaled_of_any_length(at, bytes)
     }
 

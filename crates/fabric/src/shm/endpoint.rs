@@ -261,6 +261,7 @@ impl Fabric for ShmEndpoint {
             validation: Validation::Reread,
             round_trip: RoundTrip::Cheap,
             round_trip_bytes: ROUND_TRIP_BYTES,
+            inline_bytes: CACHE_LINE_BYTES,
         }
     }
 

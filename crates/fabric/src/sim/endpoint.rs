@@ -14,7 +14,7 @@ use super::verb::{ProcessId, Verb, VerbId, Work};
 use super::watch::{Change, How};
 use crate::bounds::is_inside;
 use crate::fabric::words_of_each;
-use crate::limits::{BUCKET_WORDS_MAX, CACHE_LINE_BYTES, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX};
+use crate::limits::{BUCKET_WORDS_MAX, DOORBELL_READS_MAX, TRANSFER_BYTES_MAX};
 use crate::{Buf, Caps, Counters, Fabric, FabricError, RegionId, RemoteAddr, Result, Swap};
 
 /// How often a process is stopped before an access that is not a store: a share of
@@ -381,10 +381,8 @@ impl Fabric for SimEndpoint {
     }
 
     fn write_unsignaled(&self, at: RemoteAddr, bytes: &[u8]) -> Result<()> {
-        assert!(
-            bytes.len() <= CACHE_LINE_BYTES,
-            "an inline WRITE has at most {CACHE_LINE_BYTES} bytes"
-        );
+        let max = self.caps().inline_bytes;
+        assert!(bytes.len() <= max, "an inline WRITE has at most {max} bytes");
         let id = self.post(Work::Write, at, bytes.to_vec())?;
         if let Some(verb) = self.world.verbs.borrow_mut().get(id) {
             verb.detached = true;

@@ -1,6 +1,6 @@
 //! The costs of hardware: the numbers of a network card, a link and a processor.
 
-use crate::limits::ROUND_TRIP_BYTES;
+use crate::limits::{CACHE_LINE_BYTES, ROUND_TRIP_BYTES};
 use crate::{Atomics, Caps, RoundTrip, Validation};
 
 /// One kind of hardware. Times are nanoseconds.
@@ -60,6 +60,7 @@ const NETWORK: Caps = Caps {
     validation: Validation::Checksum,
     round_trip: RoundTrip::Dear,
     round_trip_bytes: ROUND_TRIP_BYTES,
+    inline_bytes: CACHE_LINE_BYTES,
 };
 
 /// The ConnectX-3 that both papers used, at its slower link.
@@ -146,6 +147,7 @@ impl Profile {
             validation: Validation::Reread,
             round_trip: RoundTrip::Cheap,
             round_trip_bytes: ROUND_TRIP_BYTES,
+            inline_bytes: CACHE_LINE_BYTES,
         },
         one_host: true,
         one_way_ns: 20,

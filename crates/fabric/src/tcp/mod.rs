@@ -92,4 +92,5 @@ const CAPS: Caps = Caps {
     validation: Validation::Checksum,
     round_trip: RoundTrip::Dear,
     round_trip_bytes: crate::limits::TCP_ROUND_TRIP_BYTES,
+    inline_bytes: crate::limits::TCP_INLINE_BYTES,
 };

@@ -38,6 +38,7 @@ impl Fabric for VerbsEndpoint {
             validation: Validation::Checksum,
             round_trip: RoundTrip::Dear,
             round_trip_bytes: ROUND_TRIP_BYTES,
+            inline_bytes: CACHE_LINE_BYTES,
         }
     }
 
