@@ -487,7 +487,10 @@ fn an_addition_wraps<C: Cluster>() {
 fn an_unsignaled_write_arrives<C: Cluster>() {
     C::new().run(&[HERE], |f, _| {
         Box::pin(async move {
-            for (region, len) in [(HERE, 8), (THERE, 8), (THERE, 64), (THERE, 13), (THERE, 0)] {
+            let most = f.caps().inline_bytes;
+            assert!(most >= 64);
+            let there = [8, most, 13, 0].map(|len| (THERE, len));
+            for (region, len) in [(HERE, 8), (HERE, most)].into_iter().chain(there) {
                 let what = pattern(len, 5);
                 assert_eq!(f.write_unsignaled(at(region, 1000), &what), Ok(()));
                 settle(f).await;
