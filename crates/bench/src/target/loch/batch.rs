@@ -1,5 +1,6 @@
 //! The operations that a client keeps under way, handed to the table as batches.
 
+use std::cell::RefCell;
 use std::pin::Pin;
 
 use loch::lanes::{self, block_on};
@@ -56,9 +57,13 @@ impl Batch {
         !self.gets.is_empty() || !self.puts.is_empty()
     }
 
-    /// Does all operations, GETs and PUTs at the same time, and hands each of the two results to
-    /// `done`.
-    fn operate(&mut self, table: &Table, run: &Run<'_>, done: &mut impl FnMut(Result<(), Error>)) {
+    /// Does all operations, GETs and PUTs at the same time, and hands each result to `done`.
+    async fn operate(
+        &mut self,
+        table: &Table,
+        run: &Run<'_>,
+        mut done: impl FnMut(Result<(), Error>),
+    ) {
         let Batch { gets, answered, keys, puts, pairs, fills } = self;
         let mut halves: Vec<Half<'_>> = Vec::with_capacity(2);
         if !gets.is_empty() {
@@ -67,12 +72,12 @@ impl Batch {
         if !puts.is_empty() {
             halves.push(Box::pin(put(table, run, (puts, pairs))));
         }
-        block_on(lanes::run(2, halves, &mut *done));
+        lanes::run(2, halves, &mut done).await;
         if !fills.is_empty() {
             fills.iter().zip(&mut *pairs).for_each(|(op, pair)| {
                 write_pair(run.workload(), op, pair);
             });
-            done(block_on(put(table, run, (fills, pairs))));
+            done(put(table, run, (fills, pairs)).await);
             fills.clear();
         }
     }
@@ -121,7 +126,11 @@ fn write_pair(workload: &Workload, put: &Op, (key, value): &mut Pair) {
     workload.write_value(put.record, put.version, value);
 }
 
-/// Does the operations of `run`, `size` at a time. A PUT that is refused makes all PUTs of its
+/// The batches that a client has under way where others work for it: it then makes one up while
+/// they work on the other. A client that works alone has all operations in one.
+const UNDER_WAY: usize = 2;
+
+/// Does the operations of `run`, `lanes` at a time. A PUT that is refused makes all PUTs of its
 /// batch count as refused. Returns why the last operation that was refused was.
 ///
 /// # Errors
@@ -129,22 +138,28 @@ fn write_pair(workload: &Workload, put: &Op, (key, value): &mut Pair) {
 pub fn operate(
     table: &Table,
     run: &Run<'_>,
-    size: usize,
+    lanes: usize,
     goes_on_after: impl Fn(&Error) -> bool,
 ) -> Result<Option<Error>, Error> {
     let retries = table.counters().retries;
-    let (mut refusal, mut end) = (None, Ok(()));
-    let mut batch = Batch::new(run, size);
-    while end.is_ok() && batch.fill(run) {
-        batch.operate(table, run, &mut |done| match done {
-            Err(error) if goes_on_after(&error) => refusal = Some(error),
-            Err(error) => end = Err(error),
-            Ok(()) => (),
-        });
-    }
-    end?;
+    let (refusal, end) = (RefCell::new(None), RefCell::new(Ok(())));
+    let done = &|done| match done {
+        Err(error) if goes_on_after(&error) => _ = refusal.replace(Some(error)),
+        Err(error) => *end.borrow_mut() = Err(error),
+        Ok(()) => (),
+    };
+    let end_seen = &end;
+    let under_way = if table.mapped().is_some() { 1 } else { UNDER_WAY.min(lanes) };
+    let batches = (0..under_way).map(|number| async move {
+        let mut batch = Batch::new(run, (lanes + number) / under_way);
+        while end_seen.borrow().is_ok() && batch.fill(run) {
+            batch.operate(table, run, done).await;
+        }
+    });
+    block_on(lanes::run(under_way, batches, drop));
+    end.into_inner()?;
     run.retried(table.counters().retries - retries);
-    Ok(refusal)
+    Ok(refusal.into_inner())
 }
 
 #[cfg(test)]
@@ -157,19 +172,27 @@ mod tests {
 
     #[test]
     fn every_operation_is_finished_once_also_beside_others_that_are_refused() {
-        let table = TableConfig { value_max: Some(ByteSize::new(64)), ..TableConfig::default() };
-        let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
-        let table = Cluster::embedded(config).unwrap().table("default").unwrap();
-        let budget = Budget { ops: 1000, ns: u64::MAX };
-        for (bytes, is_refused) in [(64, false), (65, true)] {
-            let line = format!("--records 100 --ops 1000 --reads 0.5 --value-size {bytes}");
-            let (tally, _) = with_run(&line, budget, 1, |run| {
-                let refusal = operate(&table, run, 16, |_| true).unwrap();
-                assert_eq!(refusal.is_some(), is_refused, "{refusal:?}");
-            });
-            assert_eq!(tally.gets + tally.puts + tally.errors, 1000, "{tally:?}");
-            assert!(tally.gets > 400 && (tally.errors > 400) == is_refused, "{tally:?}");
-            assert_eq!(tally.puts == 0, is_refused, "{tally:?}");
+        for engine in ["nessie", "nessie-server"] {
+            let value_max = Some(ByteSize::new(64));
+            let engine = engine.parse().unwrap();
+            let table = TableConfig { engine, value_max, ..TableConfig::default() };
+            let config = EmbeddedConfig { tables: vec![table], ..EmbeddedConfig::default() };
+            let table = Cluster::embedded(config).unwrap().table("default").unwrap();
+            for (bytes, is_refused) in [(64, false), (65, true)] {
+                operates(&table, bytes, is_refused);
+            }
         }
+    }
+
+    fn operates(table: &Table, bytes: usize, is_refused: bool) {
+        let budget = Budget { ops: 1000, ns: u64::MAX };
+        let line = format!("--records 100 --ops 1000 --reads 0.5 --value-size {bytes}");
+        let (tally, _) = with_run(&line, budget, 1, |run| {
+            let refusal = operate(table, run, 17, |_| true).unwrap();
+            assert_eq!(refusal.is_some(), is_refused, "{refusal:?}");
+        });
+        assert_eq!(tally.gets + tally.puts + tally.errors, 1000, "{tally:?}");
+        assert!(tally.gets > 400 && (tally.errors > 400) == is_refused, "{tally:?}");
+        assert_eq!(tally.puts == 0, is_refused, "{tally:?}");
     }
 }
