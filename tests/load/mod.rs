@@ -156,7 +156,7 @@ pub fn refill(socket: &Path, scale: Scale) -> f64 {
     loop {
         match table.put(&keys.to_le_bytes(), &VALUE) {
             Ok(_) => keys += 1,
-            Err(loch::Error::OutOfMemory { .. }) => break,
+            Err(loch::Error::Table { source: loch::EngineError::OutOfMemory { .. }, .. }) => break,
             Err(error) => panic!("{error}"),
         }
     }

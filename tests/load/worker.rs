@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use loch::lanes::{block_on, run};
-use loch::{AsyncTable, Cluster, Error};
+use loch::{AsyncTable, Cluster, EngineError, Error};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -113,7 +113,9 @@ impl Worker<'_> {
         match self.table.put(&name, &value).await {
             Ok(_) => (),
             // The key has the value it had.
-            Err(Error::OutOfMemory { .. }) if self.task.lengths != Lengths::Few => {
+            Err(Error::Table { source: EngineError::OutOfMemory { .. }, .. })
+                if self.task.lengths != Lengths::Few =>
+            {
                 self.report.borrow_mut().refused += 1;
                 return "put";
             }

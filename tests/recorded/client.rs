@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use loch::lanes::{block_on, run};
 use loch::{
-    AsyncTable, Cluster, Conditional, ConnectOptions, Error, Expect, Expiry, Pinned, PutOptions,
-    Value, ValueRef, Version,
+    AsyncTable, Cluster, Conditional, ConnectOptions, EngineError, Error, ErrorKind, Expect,
+    Expiry, Pinned, PutOptions, Value, ValueRef, Version,
 };
 use loch_history::{Answer, Ask};
 use rand::{RngExt, SeedableRng};
@@ -295,18 +295,22 @@ impl Client<'_> {
     fn without_answer(&self, key: usize, ask: Ask, error: &Error) -> Option<Answer> {
         match error {
             error if self.is_expected(error) => Some(Answer::NoEffect),
-            Error::ValueTooLong { .. } if matches!(ask, Ask::Append(_)) => Some(Answer::NoEffect),
-            Error::Ambiguous { .. } => None,
+            error if error.kind() == ErrorKind::OutcomeUnknown => None,
+            Error::Table { source: EngineError::ValueTooLong { .. }, .. }
+                if matches!(ask, Ask::Append(_)) =>
+            {
+                Some(Answer::NoEffect)
+            }
             error => panic!("client {}: {ask:?} of key {key}: {error}", self.task.client),
         }
     }
 
-    /// Whether an error may come about in a run. After any but [`Error::Ambiguous`] the key has the
-    /// value it had.
+    /// Whether an error may come about in a run. After any but [`EngineError::Ambiguous`] the key
+    /// has the value it had.
     fn is_expected(&self, error: &Error) -> bool {
-        match error {
-            Error::Timeout { .. } | Error::IndexFull { .. } | Error::OutOfMemory { .. } => true,
-            error => self.task.over_network && is_away(error),
+        match error.engine() {
+            Some(error) => matches!(error.kind(), ErrorKind::NoRoom | ErrorKind::TryAgain),
+            None => self.task.over_network && is_away(error),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Error;
+use loch::ErrorKind;
 use loch_bench::error::BenchError;
 
 /// Exit code of a call that has to be corrected.
@@ -51,45 +52,22 @@ pub fn exit_code(error: &Error) -> u8 {
         return USAGE;
     }
     match error.downcast_ref::<loch::Error>() {
-        Some(error) if is_for_the_caller(error) => USAGE,
+        Some(error) if error.kind() == ErrorKind::Usage => USAGE,
         _ => FAILED,
     }
 }
 
-/// Whether the call was wrong, whatever the state of the cluster.
-fn is_for_the_caller(error: &loch::Error) -> bool {
-    use loch::Error::{
-        Config, FunctionFailed, KeyEmpty, KeyOfOtherLength, KeyTooLong, NoFunction, NoScans,
-        NoSuchEngine, NoSuchTable, NoVersions, NotACounter, NotAVector, OtherEngine,
-        OutsideReservation, ReadOnly, UnfitFunction, ValueTooLong,
-    };
-    matches!(
-        error,
-        KeyEmpty
-            | KeyTooLong { .. }
-            | KeyOfOtherLength { .. }
-            | ValueTooLong { .. }
-            | OutsideReservation { .. }
-            | NotACounter { .. }
-            | NotAVector { .. }
-            | UnfitFunction { .. }
-            | NoFunction { .. }
-            | FunctionFailed { .. }
-            | NoScans { .. }
-            | NoVersions { .. }
-            | OtherEngine { .. }
-            | ReadOnly
-            | NoSuchTable { .. }
-            | NoSuchEngine(..)
-            | Config { .. }
-    )
-}
-
-/// The chain of causes on one line.
+/// The chain of causes on one line. A cause that the words before it end with is not repeated.
 ///
 /// A parser's message quotes the lines with the error, drawn behind bars; only its words are kept.
 pub fn one_line(error: &Error) -> String {
-    let text = format!("{error:#}");
+    let mut text = String::new();
+    for words in error.chain().map(ToString::to_string) {
+        if !text.ends_with(&words) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += &words;
+        }
+    }
     let is_drawing = |line: &&str| {
         let line = line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
         line.trim_start().starts_with('|')
@@ -125,10 +103,15 @@ mod tests {
     use super::*;
     use anyhow::Context;
 
+    fn of_table(source: loch::EngineError) -> loch::Error {
+        loch::Error::Table { table: "t".into(), source }
+    }
+
     #[test]
     fn who_has_to_act_is_told_by_the_exit_code() {
         let code = |error: loch::Error| exit_code(&Error::new(error).context("reading k"));
-        assert_eq!(code(loch::Error::KeyEmpty), 2);
+        assert_eq!(code(of_table(loch::EngineError::KeyEmpty)), 2);
+        assert_eq!(code(of_table(loch::EngineError::Timeout { timeout_us: 1 })), 3);
         assert_eq!(code(loch::NodeConfig::from_toml("x = 1").unwrap_err()), 2);
         let unreachable =
             loch::Error::NodeUnreachable { socket: "/s".into(), remedy: "start it".into() };
@@ -145,6 +128,9 @@ mod tests {
         assert!(!line.contains(['\n', '^', '|']), "{line}");
         assert!(line.starts_with("cannot start: configuration"), "{line}");
         assert!(line.contains("line 2") && line.contains("unknown field `memry`"), "{line}");
+        let empty = Error::new(of_table(loch::EngineError::KeyEmpty)).context("reading");
+        let line = "reading: table \"t\": the key is empty: a key has 1 to 65536 bytes";
+        assert_eq!(one_line(&empty), line);
         let io = std::fs::read("/nowhere").context("reading").unwrap_err();
         assert!(one_line(&io).starts_with("reading: No such file"), "{io:#}");
     }

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use loch::{EngineError, ErrorKind};
+
 /// A command's failure, to be worded by the protocol.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
@@ -38,9 +40,8 @@ impl From<String> for Failure {
 impl Failure {
     /// Whether nobody answers, so that other requests of the batch would wait as long, in vain.
     pub fn is_of_all(&self) -> bool {
-        use loch::Error::{Ambiguous, NodeUnreachable, Timeout};
         let Self::Store(error) = self else { return false };
-        matches!(error, Timeout { .. } | NodeUnreachable { .. } | Ambiguous { .. })
+        matches!(error.kind(), ErrorKind::TryAgain | ErrorKind::OutcomeUnknown)
     }
 
     /// Whether the table can have no such key.
@@ -74,6 +75,6 @@ pub(crate) fn found<T>(done: loch::Result<Option<T>>) -> loch::Result<Option<T>>
 }
 
 fn is_of_key(error: &loch::Error) -> bool {
-    use loch::Error::{KeyEmpty, KeyOfOtherLength, KeyTooLong};
-    matches!(error, KeyEmpty | KeyTooLong { .. } | KeyOfOtherLength { .. })
+    use EngineError::{KeyEmpty, KeyOfOtherLength, KeyTooLong};
+    matches!(error.engine(), Some(KeyEmpty | KeyTooLong { .. } | KeyOfOtherLength { .. }))
 }

@@ -378,10 +378,10 @@ mod tests {
             looks.look(ready(outcome), &|_| ());
             u64::of(&mut looks.state()).outcome(number).expect("it is over").map(|seen| *seen.what)
         };
-        assert!(matches!(look(Err(loch::Error::KeyEmpty)), Err(loch::Error::KeyEmpty)));
+        assert!(matches!(look(Err(loch::Error::Forked)), Err(loch::Error::Forked)));
         assert!(matches!(look(Ok(5)), Ok(5)));
         // One that waited for the second look may ask for its outcome only now.
-        assert!(matches!(look(Err(loch::Error::KeyEmpty)), Err(loch::Error::KeyEmpty)));
+        assert!(matches!(look(Err(loch::Error::Forked)), Err(loch::Error::Forked)));
         assert_eq!(outcome(&looks, 2), Some(5));
     }
 
@@ -419,7 +419,7 @@ mod tests {
         let aged = PART * long;
         assert_eq!(age_after(&mut figure, long, now), Duration::from_millis(100));
         assert_eq!(age_after(&mut figure, long, now), aged + Duration::from_millis(100));
-        let failed = age_after_outcome(&mut figure, Err(loch::Error::KeyEmpty), long, now);
+        let failed = age_after_outcome(&mut figure, Err(loch::Error::Forked), long, now);
         assert_eq!(failed, 2 * aged + Duration::from_millis(100), "it has taken as long");
     }
 

@@ -15,7 +15,7 @@
 use std::io::{self, Write};
 use std::ops::Range;
 
-use loch::{Error, Version};
+use loch::{EngineError, Error, Version};
 
 use crate::context::Context;
 use crate::copies::{Copies, Share};
@@ -174,7 +174,7 @@ pub(crate) async fn pin_to_send<'t>(
         }
         let value = match cx.store.pin(key).await {
             // Other turns have all pins for a moment. A copy would be on no account.
-            Err(Error::TooManyPins { .. }) => {
+            Err(Error::Table { source: EngineError::TooManyPins { .. }, .. }) => {
                 cx.pace().next_round().await;
                 continue;
             }

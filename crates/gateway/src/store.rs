@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use loch::{
-    Conditional, Error, Expect, Expiry, Pinned, PutOptions, ScanCursor, Table, Value, Version,
+    Conditional, EngineError, Error, Expect, Expiry, Pinned, PutOptions, ScanCursor, Table, Value,
+    Version,
 };
 
 use crate::failure::{Failure, found};
@@ -335,7 +336,7 @@ impl<'t> Store<'t> {
         if let Some(len) = self.load.longs.len(key) {
             self.load.pace.step(len).await;
             match self.pin(key).await {
-                Err(Error::TooManyPins { .. }) => (),
+                Err(Error::Table { source: EngineError::TooManyPins { .. }, .. }) => (),
                 pinned => return Ok(look(found(pinned)?.as_deref().map(View::of))),
             }
         }

@@ -1,12 +1,12 @@
 //! The errors of this crate.
 //!
-//! Variants are split by what the caller has to do: correct the call, make room, try again, find
-//! out what happened ([`Error::Ambiguous`]), or ask the operator for a repair.
+//! Errors are split by what the caller has to do ([`ErrorKind`]): correct the call, make room, try
+//! again, find out what happened, or ask the operator for a repair.
 
 use std::path::PathBuf;
 
 use loch_engines::EngineError;
-use loch_engines::limits::KEY_BYTES_MAX;
+use loch_engines::error::ErrorKind;
 use loch_engines::size::InWords;
 use loch_fabric::FabricError;
 
@@ -19,44 +19,16 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// An operation on a table was refused or did not finish.
+    #[error("table {table:?}: {source}")]
+    Table {
+        /// The table.
+        table: String,
+        /// The reason.
+        source: EngineError,
+    },
+
     // Correct the call.
-    /// A key has at least one byte.
-    #[error("the key is empty: a key has 1 to {KEY_BYTES_MAX} bytes")]
-    KeyEmpty,
-    /// The key is longer than the table's keys can be.
-    #[error("the key has {len} bytes: a key of this table has 1 to {max} bytes")]
-    KeyTooLong {
-        /// The length of the key in bytes.
-        len: usize,
-        /// The length of the longest key in bytes.
-        max: usize,
-    },
-    /// All keys of the table have one length, and this key has another.
-    #[error("the key has {len} bytes: every key of table {table:?} has {want} (key_bytes)")]
-    KeyOfOtherLength {
-        /// The table.
-        table: String,
-        /// Bytes of the key.
-        len: usize,
-        /// Bytes of every key of the table.
-        want: usize,
-    },
-    /// The value is longer than the table allows.
-    #[error(
-        "the value has {}, table {table:?} takes up to {} with this key: declare it \
-         with a larger value_max, which may need more memory, or with another engine if this \
-         one takes no more",
-        InWords(*len),
-        InWords(*max)
-    )]
-    ValueTooLong {
-        /// The table.
-        table: String,
-        /// Bytes of the value.
-        len: u64,
-        /// The table's limit.
-        max: u64,
-    },
     /// The write does not lie inside the reserved value.
     #[error("the write ends at byte {end} of a value for which {len} bytes were reserved")]
     OutsideReservation {
@@ -64,67 +36,6 @@ pub enum Error {
         end: u64,
         /// Bytes reserved.
         len: u64,
-    },
-    /// The value under the key is not a counter of 8 bytes.
-    #[error("the value has {len} bytes: fetch_add needs a value of 8 bytes")]
-    NotACounter {
-        /// Bytes of the value.
-        len: u64,
-    },
-    /// The value under the key does not consist of such numbers, or not of so many.
-    #[error(
-        "table {table:?}: the value has {len} bytes, and {wanted} or a multiple were expected: \
-         choose numbers of another length, or give as many operands as the value has numbers"
-    )]
-    NotAVector {
-        /// The table.
-        table: String,
-        /// Bytes of the value.
-        len: u64,
-        /// Bytes of a number, or of all operands.
-        wanted: u64,
-    },
-    /// The function cannot be applied to such numbers, or in such an operation.
-    #[error(
-        "table {table:?}: this function cannot be applied so: `and`, `or` and `xor` are not for \
-         floats, comparisons are for filters, and all others for updates and reductions"
-    )]
-    UnfitFunction {
-        /// The table.
-        table: String,
-    },
-    /// The table was declared without a function of this number.
-    #[error("table {table:?} has no function {number}: declare it with one (functions)")]
-    NoFunction {
-        /// The table.
-        table: String,
-        /// The function.
-        number: u16,
-    },
-    /// A function that the table was declared with did not finish.
-    #[error(
-        "table {table:?}: function {number} trapped, or used up its fuel; the value is as it was"
-    )]
-    FunctionFailed {
-        /// The table.
-        table: String,
-        /// The function.
-        number: u16,
-    },
-    /// The table keeps no versions.
-    #[error("table {table:?} was declared without versions: declare it with versions = true")]
-    NoVersions {
-        /// The table.
-        table: String,
-    },
-    /// The table is of a protocol without scans.
-    #[error(
-        "table {table:?} is of protocol \"published\", which has no scans: declare it with protocol = \
-         \"loch\""
-    )]
-    NoScans {
-        /// The table.
-        table: String,
     },
     /// The table's engine does not have the operation.
     #[error("table {table:?} is of engine {engine}, {operation} is for tables of {engines}")]
@@ -138,9 +49,12 @@ pub enum Error {
         /// The engines that have it.
         engines: &'static str,
     },
-    /// The cluster was attached for reading only.
-    #[error("the cluster was attached read-only: connect without `read_only` to change values")]
-    ReadOnly,
+    /// The cluster or table belongs to the process from which this process was forked.
+    #[error(
+        "this process was forked from the one that attached to the cluster, whose session it must \
+         not use: attach again in this process (Cluster::connect)"
+    )]
+    Forked,
     /// The cluster has no table of that name.
     #[error("there is no table {name:?}: the cluster has {}", .have.join(", "))]
     NoSuchTable {
@@ -162,48 +76,6 @@ pub enum Error {
     },
 
     // Make room.
-    /// The index has no free slot for the key, and none could be made by moving other keys.
-    #[error(
-        "the index of table {table:?} is full: no slot of {slots} for this key after moving up to \
-         {moves} entries; delete keys, declare the table with more index_slots, or use a table of \
-         nessie that evicts (eviction = \"sieve\")"
-    )]
-    IndexFull {
-        /// The table.
-        table: String,
-        /// The number of slots of the whole index.
-        slots: u64,
-        /// The number of moves that were allowed.
-        moves: usize,
-    },
-    /// The table has as many values pinned as it can.
-    #[error(
-        "{max} values of table {table:?} are pinned already, which is as many as one session can \
-         have: drop some, copy them, or open the table another time"
-    )]
-    TooManyPins {
-        /// The table.
-        table: String,
-        /// The number of values that can be pinned at a time.
-        max: usize,
-    },
-    /// There is no memory for an entry of this size.
-    #[error(
-        "table {table:?} has no memory for an entry of {}: the data tables that this client writes to have {} in all; drop pins, \
-         start the nodes with more memory, or delete keys (a table of nessie that evicts does that \
-         by itself, with eviction = \"sieve\", and still needs memory for the old value and the new \
-         one)",
-        InWords(*bytes),
-        InWords(*capacity)
-    )]
-    OutOfMemory {
-        /// The table.
-        table: String,
-        /// Bytes of the entry.
-        bytes: u64,
-        /// Bytes of all data tables of the table.
-        capacity: u64,
-    },
     /// The file system, or the memory of this host, has no room for a node's region.
     #[error(
         "no room for a region of {size} in {path}{free}: give the node less memory, or make the \
@@ -220,10 +92,6 @@ pub enum Error {
         /// The memory that was free, if the file system has a bound.
         free: Option<ByteSize>,
     },
-    /// The node was told to stop before its memory was ready. A region that was there before is as
-    /// it was.
-    #[error("the node was stopped before its memory was ready")]
-    StartStopped,
     /// The host, or a control group of this process, has not so much memory left. The kernel would
     /// end the process when it takes the memory.
     #[error(
@@ -267,19 +135,10 @@ pub enum Error {
     },
 
     // Try again.
-    /// Other clients kept changing the key's entries, or took the memory that became free, until
-    /// the time was over.
-    #[error(
-        "table {table:?}: not done within {timeout_us} us: a worker does not answer, or other \
-         clients kept changing the same entries, or have taken or pinned all memory that became \
-         free"
-    )]
-    Timeout {
-        /// The table.
-        table: String,
-        /// The time that the operation had.
-        timeout_us: u64,
-    },
+    /// The node was told to stop before its memory was ready. A region that was there before is as
+    /// it was.
+    #[error("the node was stopped before its memory was ready")]
+    StartStopped,
     /// No node answers at the socket.
     #[error("no node answers at {socket}: {remedy}", socket = .socket.display())]
     NodeUnreachable {
@@ -287,17 +146,6 @@ pub enum Error {
         socket: PathBuf,
         /// The observation, and the remedy.
         remedy: String,
-    },
-
-    // Find out.
-    /// A mutation may or may not have happened. Read the key to learn which; if the call is
-    /// repeated, the mutation may happen twice.
-    #[error("table {table:?}: the outcome is unknown, read the key to learn it: {cause}")]
-    Ambiguous {
-        /// The table.
-        table: String,
-        /// The verb that was lost.
-        cause: FabricError,
     },
 
     // Repair.
@@ -449,23 +297,6 @@ pub enum Error {
         /// The reason.
         what: String,
     },
-    /// A client that attached for reading made a call that is a request to workers in this engine.
-    #[error(
-        "table {table:?} is of engine {engine}, whose reads are requests to its workers: attach for \
-         writing (ConnectOptions::read_only)"
-    )]
-    NeedsSession {
-        /// The table.
-        table: String,
-        /// The table's engine.
-        engine: &'static str,
-    },
-    /// The cluster or table belongs to the process from which this process was forked.
-    #[error(
-        "this process was forked from the one that attached to the cluster, whose session it must \
-         not use: attach again in this process (Cluster::connect)"
-    )]
-    Forked,
     /// The node refused for a reason that this enum has no variant for.
     #[error("the node at {socket} refused: {reason}", socket = .socket.display())]
     Refused {
@@ -474,23 +305,7 @@ pub enum Error {
         /// The node's reason.
         reason: String,
     },
-    /// The engine refused for a reason that this enum has no variant for.
-    #[error("table {table:?}: {source}")]
-    Engine {
-        /// The table.
-        table: String,
-        /// The engine's reason.
-        source: EngineError,
-    },
-    /// An entry contradicts the index in a way that no race explains.
-    #[error("table {table:?} is damaged: {what}; run `loch check`")]
-    Damaged {
-        /// The table.
-        table: String,
-        /// The contradiction.
-        what: String,
-    },
-    /// The fabric failed in an unexpected way; the message says where.
+    /// The fabric failed before there was a table for operations.
     #[error("the fabric failed: {0}")]
     Fabric(FabricError),
     /// The operating system returned an error.
@@ -506,35 +321,31 @@ pub enum Error {
 }
 
 impl Error {
-    /// Makes an engine's error about a table one of this crate.
-    #[cold]
-    pub(crate) fn of_table(table: &str, error: EngineError) -> Self {
-        let table = table.to_owned();
-        match error {
-            EngineError::KeyEmpty => Self::KeyEmpty,
-            EngineError::KeyTooLong { len, max } => Self::KeyTooLong { len, max },
-            EngineError::KeyOfOtherLength { len, want } => {
-                Self::KeyOfOtherLength { table, len, want }
-            }
-            EngineError::ValueTooLong { len, max } => Self::ValueTooLong { table, len, max },
-            EngineError::IndexFull { slots, moves } => Self::IndexFull { table, slots, moves },
-            EngineError::OutOfMemory { bytes, capacity } => {
-                Self::OutOfMemory { table, bytes, capacity }
-            }
-            EngineError::Timeout { timeout_us } => Self::Timeout { table, timeout_us },
-            EngineError::TooManyPins { max } => Self::TooManyPins { table, max },
-            EngineError::NotACounter { len } => Self::NotACounter { len },
-            EngineError::NotAVector { len, wanted } => Self::NotAVector { table, len, wanted },
-            EngineError::UnfitFunction => Self::UnfitFunction { table },
-            EngineError::NoFunction { number } => Self::NoFunction { table, number },
-            EngineError::FunctionFailed { number } => Self::FunctionFailed { table, number },
-            EngineError::NoVersions => Self::NoVersions { table },
-            EngineError::NoScans => Self::NoScans { table },
-            EngineError::ReadOnly => Self::ReadOnly,
-            EngineError::Damaged { what } => Self::Damaged { table, what },
-            EngineError::Ambiguous(cause) => Self::Ambiguous { table, cause },
-            EngineError::Fabric(error) => Self::Fabric(error),
-            other => Self::Engine { table, source: other },
+    /// What the caller has to do.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Table { source, .. } => source.kind(),
+            Self::OutsideReservation { .. }
+            | Self::OtherEngine { .. }
+            | Self::Forked
+            | Self::NoSuchTable { .. }
+            | Self::NoSuchEngine(_)
+            | Self::Config { .. } => ErrorKind::Usage,
+            Self::NoSpace { .. }
+            | Self::HostMemory { .. }
+            | Self::NoMemory { .. }
+            | Self::SessionsExhausted { .. } => ErrorKind::NoRoom,
+            Self::StartStopped | Self::NodeUnreachable { .. } => ErrorKind::TryAgain,
+            _ => ErrorKind::Repair,
+        }
+    }
+
+    /// The reason why an operation on a table was refused or did not finish, if this is the error
+    /// of one.
+    pub fn engine(&self) -> Option<&EngineError> {
+        match self {
+            Self::Table { source, .. } => Some(source),
+            _ => None,
         }
     }
 

@@ -78,6 +78,7 @@ pub use layout::table_info::TableInfo;
 /// The engines, with the options of their tables.
 pub use loch_engines as engines;
 pub use loch_engines::engine::FunctionConfig;
+pub use loch_engines::error::{EngineError, ErrorKind};
 pub use loch_engines::nessie::options::TableProtocol;
 pub use loch_engines::nessie::{CacheLimits, CheckReport, ForgottenOf, Usage};
 /// An engine, with the options of a table.
@@ -86,7 +87,7 @@ pub use loch_engines::size::{ByteSize, ParseSizeError};
 #[doc(hidden)]
 pub use loch_fabric::RateLimit;
 pub use loch_fabric::shm::Pages;
-pub use loch_fabric::{VerbCount, lanes};
+pub use loch_fabric::{FabricError, VerbCount, lanes};
 pub use node::control::probe::{ClusterProbe, NodeFacts, NodeProbe, ProbeError, ProbeReads};
 #[cfg(feature = "functions")]
 pub use node::functions::{FunctionError, FunctionInstance, FunctionLimits, Functions};

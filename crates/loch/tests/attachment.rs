@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use host::{Host, eventually, impatient};
-use loch::{ByteSize, Cluster, ConnectOptions, Error, Node, NodeConfig, Table, TableConfig};
+use loch::{
+    ByteSize, Cluster, ConnectOptions, EngineError, Error, Node, NodeConfig, Table, TableConfig,
+};
 
 fn bytes(table: &Table, key: &[u8]) -> Option<Vec<u8>> {
     table.get(key).unwrap().map(|value| value.into_vec())
@@ -186,7 +188,10 @@ fn a_reader_changes_nothing_and_takes_no_session() {
         table.reserve(b"key", 1).err(),
         table.put_many(&[(b"key", b"x")]).err(),
     ] {
-        assert!(matches!(refused, Some(Error::ReadOnly)), "{refused:?}");
+        assert!(
+            matches!(refused, Some(Error::Table { source: EngineError::ReadOnly, .. })),
+            "{refused:?}"
+        );
     }
     assert_eq!(cluster.info().nodes[0].sessions_taken, 0);
     assert_eq!(table.check().unwrap().values, 1);

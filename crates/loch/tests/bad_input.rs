@@ -12,7 +12,7 @@ use std::os::unix::net::UnixListener;
 use host::{Host, eventually, impatient};
 use std::path::PathBuf;
 
-use loch::{ByteSize, Cluster, Error, FabricKind, Node, NodeConfig, TableConfig};
+use loch::{ByteSize, Cluster, EngineError, Error, FabricKind, Node, NodeConfig, TableConfig};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use raw::{PROTOCOL, Raw, frame, hello};
@@ -24,9 +24,15 @@ fn keys_values_and_names_out_of_bounds() {
     let _node = host.start("a");
     let cluster = host.connect("a");
     let table = cluster.table("default").unwrap();
-    assert!(matches!(table.put(b"", b"v"), Err(Error::KeyEmpty)));
-    assert!(matches!(table.get(&[0; 65537]), Err(Error::KeyTooLong { .. })));
-    assert!(matches!(table.put(b"k", &vec![0; 8 << 20]), Err(Error::ValueTooLong { .. })));
+    assert_eq!(table.put(b"", b"v").unwrap_err().engine(), Some(&EngineError::KeyEmpty));
+    assert!(matches!(
+        table.get(&[0; 65537]),
+        Err(Error::Table { source: EngineError::KeyTooLong { .. }, .. })
+    ));
+    assert!(matches!(
+        table.put(b"k", &vec![0; 8 << 20]),
+        Err(Error::Table { source: EngineError::ValueTooLong { .. }, .. })
+    ));
     for name in ["", "defaul", "default ", "\0", &"x".repeat(1 << 20)] {
         let error = cluster.table(name).err().unwrap();
         assert!(matches!(error, Error::NoSuchTable { .. }), "{error}");

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime};
 use loch::engines::registry::EngineId;
 use loch::lanes::{block_on, run};
 use loch::{
-    ByteSize, Cluster, Conditional, ConnectOptions, EmbeddedConfig, Error, Expect, Expiry,
-    FabricKind, Node, NodeConfig, PutOptions, ScanCursor, Table, TableConfig, Version,
+    ByteSize, Cluster, Conditional, ConnectOptions, EmbeddedConfig, EngineError, Error, Expect,
+    Expiry, FabricKind, Node, NodeConfig, PutOptions, ScanCursor, Table, TableConfig, Version,
 };
 use ports::free_address;
 
@@ -263,7 +263,7 @@ fn a_value_is_as_long_as_was_declared_and_no_longer(kind: &Kind) {
         table.reserve(b"key", 1 << 40).err().unwrap(),
     ] {
         // Engines of bounded items report the bound of the item.
-        assert!(matches!(error, Error::ValueTooLong { .. }), "{error}");
+        assert!(matches!(error.engine(), Some(EngineError::ValueTooLong { .. })), "{error}");
         assert!(error.to_string().contains("value_max"), "{error}");
     }
     assert_eq!(bytes(&table, b"key"), Some(vec![1; max]));
@@ -271,21 +271,30 @@ fn a_value_is_as_long_as_was_declared_and_no_longer(kind: &Kind) {
     let long = [1; 5000];
     match table.put(&long, b"v") {
         Ok(_) => assert_eq!(bytes(&table, &long), Some(b"v".to_vec())),
-        Err(Error::KeyTooLong { len: 5000, max }) => {
+        Err(Error::Table { source: EngineError::KeyTooLong { len: 5000, max }, .. }) => {
             let put = table.put(&vec![1; max], b"").map(|_| ());
-            assert!(!matches!(put, Err(Error::KeyTooLong { .. })), "{put:?}");
+            assert!(
+                !matches!(put, Err(Error::Table { source: EngineError::KeyTooLong { .. }, .. })),
+                "{put:?}"
+            );
         }
         Err(error) => panic!("{error}"),
     }
 }
 
+/// Checks that the operation was refused with this error of the engine.
+#[track_caller]
+fn assert_refused<T>(done: loch::Result<T>, why: &EngineError) {
+    assert_eq!(done.err().expect("it is refused").engine(), Some(why));
+}
+
 fn wrong_arguments_are_named_and_change_nothing(kind: &Kind) {
     let table = kind.open();
     table.put(b"key", b"value").unwrap();
-    assert!(matches!(table.get(b""), Err(Error::KeyEmpty)));
-    assert!(matches!(table.contains(b""), Err(Error::KeyEmpty)));
-    assert!(matches!(table.put(b"", b"v"), Err(Error::KeyEmpty)));
-    assert!(matches!(table.append(b"", b"v"), Err(Error::KeyEmpty)));
+    assert_refused(table.get(b""), &EngineError::KeyEmpty);
+    assert_refused(table.contains(b""), &EngineError::KeyEmpty);
+    assert_refused(table.put(b"", b"v"), &EngineError::KeyEmpty);
+    assert_refused(table.append(b"", b"v"), &EngineError::KeyEmpty);
     let long = vec![0; loch::limits::KEY_BYTES_MAX + 1];
     for error in [
         table.get(&long).unwrap_err(),
@@ -296,9 +305,12 @@ fn wrong_arguments_are_named_and_change_nothing(kind: &Kind) {
         table.get_many(&[&long]).unwrap_err(),
         table.reserve(&long, 1).err().unwrap(),
     ] {
-        assert!(matches!(error, Error::KeyTooLong { len: 65537, .. }), "{error}");
+        assert!(
+            matches!(error.engine(), Some(EngineError::KeyTooLong { len: 65537, .. })),
+            "{error}"
+        );
     }
-    assert!(matches!(table.fetch_add(b"key", 1), Err(Error::NotACounter { len: 5 })));
+    assert_refused(table.fetch_add(b"key", 1), &EngineError::NotACounter { len: 5 });
     assert_eq!(bytes(&table, b"key"), Some(b"value".to_vec()));
 }
 
@@ -372,7 +384,7 @@ fn appended_bytes_come_behind_the_value(kind: &Kind) {
     assert_eq!(bytes(&table, b"empty"), Some(vec![]));
     table.fetch_add(b"number", 7).unwrap();
     table.append(b"number", b"!").unwrap();
-    assert!(matches!(table.fetch_add(b"number", 1), Err(Error::NotACounter { len: 9 })));
+    assert_refused(table.fetch_add(b"number", 1), &EngineError::NotACounter { len: 9 });
     // From one size of entries to the next.
     let mut whole = Vec::new();
     for piece in (0..80u8).map(|n| [n; 10]) {
@@ -470,7 +482,10 @@ fn a_touch_brings_no_value_back(kind: &Kind) {
     }
     is_absent(b"ended");
     for refused in [table.touch(b"", minute).err(), table.get_and_touch(b"", minute).err()] {
-        assert!(matches!(refused, Some(Error::KeyEmpty)), "{refused:?}");
+        assert!(
+            matches!(refused, Some(Error::Table { source: EngineError::KeyEmpty, .. })),
+            "{refused:?}"
+        );
     }
 }
 
@@ -533,7 +548,7 @@ fn many_at_a_time_come_back_in_order(kind: &Kind) {
     }
     assert!(table.get_many::<&[u8]>(&[]).unwrap().is_empty());
     let wrong = table.put_many(&[(&b"good"[..], &b"v"[..]), (b"", b"v")]);
-    assert!(matches!(wrong, Err(Error::KeyEmpty)));
+    assert_refused(wrong, &EngineError::KeyEmpty);
 }
 
 fn batches_do_what_single_operations_do(kind: &Kind) {
@@ -589,15 +604,15 @@ fn batches_do_what_single_operations_do(kind: &Kind) {
     let contained = table.contains_many(&keys).unwrap();
     assert!((0..240).map(|key| there(key) && key < 30).eq(contained));
     assert!((0..240).all(|key| table.contains(&name(key)).unwrap() == (there(key) && key < 30)));
-    assert!(matches!(table.delete_many(&[&b"good"[..], b""]), Err(Error::KeyEmpty)));
-    assert!(matches!(table.contains_many(&[&b"good"[..], b""]), Err(Error::KeyEmpty)));
+    assert_refused(table.delete_many(&[&b"good"[..], b""]), &EngineError::KeyEmpty);
+    assert_refused(table.contains_many(&[&b"good"[..], b""]), &EngineError::KeyEmpty);
     // Both PUTs of a key are done, and one of them wins.
     let versions = table.put_many(&[(b"twice", b"1"), (b"twice", b"2")]).unwrap();
     let found = table.get(b"twice").unwrap().expect("it was put");
     let winner = versions.iter().position(|version| *version == found.version());
     assert_eq!(winner.map(|winner| vec![b'1' + winner as u8]), Some(found.to_vec()));
     let wrong = table.get_each(&[&b"good"[..], b""], |_, _| ());
-    assert!(matches!(wrong, Err(Error::KeyEmpty)));
+    assert_refused(wrong, &EngineError::KeyEmpty);
 }
 
 fn lanes_mix_all_operations(kind: &Kind) {
@@ -663,7 +678,9 @@ fn scanned(table: &Table, prefix: &[u8]) -> BTreeMap<Vec<u8>, (u64, Version)> {
 fn a_scan_finds_the_keys_that_are_there(kind: &Kind) {
     let clusters = kind.start(kind.config(2));
     let table = clusters[0].table("default").unwrap();
-    if let Err(Error::NoScans { .. }) = table.scan_page(&ScanCursor::default(), b"") {
+    if let Err(Error::Table { source: EngineError::NoScans, .. }) =
+        table.scan_page(&ScanCursor::default(), b"")
+    {
         assert!(kind.is_local, "only the published protocol has no scans");
         return;
     }
@@ -693,7 +710,9 @@ fn a_scan_finds_the_keys_that_are_there(kind: &Kind) {
 fn a_scan_misses_no_key_that_stays_while_others_come_and_go(kind: &Kind) {
     let clusters = kind.start(kind.config(2));
     let table = clusters[0].table("default").unwrap();
-    if let Err(Error::NoScans { .. }) = table.scan_page(&ScanCursor::default(), b"") {
+    if let Err(Error::Table { source: EngineError::NoScans, .. }) =
+        table.scan_page(&ScanCursor::default(), b"")
+    {
         return;
     }
     let stays: Vec<_> = (0..400u32).map(|number| format!("stays:{number}")).collect();

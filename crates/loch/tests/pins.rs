@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use host::{Host, eventually};
-use loch::{Cluster, ConnectOptions, Error, Table};
+use loch::{Cluster, ConnectOptions, EngineError, Error, Table};
 
 const SOCKET: &str = "LOCH_TEST_SOCKET";
 const ROLE: &str = "LOCH_TEST_ROLE";
@@ -79,7 +79,10 @@ fn a_pinned_value_stays_while_another_process_replaces_and_deletes_it() {
 fn fill(table: &Table) {
     let put = |n: u32| table.put(n.to_string().as_bytes(), &vec![1; VALUE_BYTES]);
     let refused = (0..).find_map(|n| put(n).err());
-    assert!(matches!(refused, Some(Error::OutOfMemory { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Some(Error::Table { source: EngineError::OutOfMemory { .. }, .. })),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn memory_that_a_killed_process_had_pinned_comes_back() {
     PINNED.iter().for_each(|key| assert!(table.delete(key.as_bytes()).unwrap()));
     // All values have one length: what is free is what is pinned.
     let put = || table.put(b"x", &vec![2; VALUE_BYTES]);
-    assert!(matches!(put(), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(put(), Err(Error::Table { source: EngineError::OutOfMemory { .. }, .. })));
     pinner.kill().unwrap();
     pinner.wait().unwrap();
     eventually("the pins end", || put().is_ok());

@@ -138,9 +138,10 @@ const LAYERS: [Layers; 16] = [
         folder: "crates/engines/src/",
         order: &[
             &[
-                "checksum", "error", "key_hash", "limits", "lines", "planted", "room", "secret",
-                "size", "spare", "sync",
+                "checksum", "key_hash", "limits", "lines", "planted", "room", "secret", "size",
+                "spare", "sync",
             ],
+            &["error"],
             &["functions"],
             &["operation"],
             &["effect", "kv", "region"],

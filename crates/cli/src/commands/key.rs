@@ -3,22 +3,19 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use loch::Error;
-use loch::limits::KEY_BYTES_MAX;
+use loch::engines::kv::check_key;
+
+use crate::outcome::Usage;
 
 /// Characters of a key that a message shows.
 const SHOWN_CHARS: usize = 60;
 
 /// The key's bytes. A key that no table accepts is refused here, before the command contacts a
 /// node.
-pub fn bytes(key: &OsStr) -> Result<&[u8], Error> {
-    match key.as_bytes() {
-        [] => Err(Error::KeyEmpty),
-        key if key.len() > KEY_BYTES_MAX => {
-            Err(Error::KeyTooLong { len: key.len(), max: KEY_BYTES_MAX })
-        }
-        key => Ok(key),
-    }
+pub fn bytes(key: &OsStr) -> Result<&[u8], Usage> {
+    let key = key.as_bytes();
+    check_key(key).map_err(|error| Usage(error.to_string()))?;
+    Ok(key)
 }
 
 /// The key for a message: quoted, and cut when it is long.

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use loch::Version;
+use loch::{EngineError, Error, Version};
 
 use super::flags::{Meta, is_short};
 use super::request::Data;
@@ -102,7 +102,7 @@ pub(super) async fn get_in_place<'t>(
             meta.answer(b"mg", &Outcome::refused("EN"), &mut output.bytes);
             return Some(0);
         }
-        Err(loch::Error::TooManyPins { .. }) => return None,
+        Err(Error::Table { source: EngineError::TooManyPins { .. }, .. }) => return None,
         Err(error) => {
             tell(cx, error.into(), &mut output.bytes);
             return Some(0);

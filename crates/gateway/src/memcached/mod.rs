@@ -17,8 +17,8 @@ mod values;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use loch::Version;
 use loch::lanes::run;
+use loch::{EngineError, Version};
 use quanta::Instant;
 
 use self::lists::List;
@@ -453,9 +453,11 @@ async fn set_all(cx: &Context<'_>, requests: &[Request<'_>], output: &mut Vec<u8
             Ok(()) if request.words[0] == b"ms" => line(output, "HD"),
             Ok(()) => line(output, "STORED"),
             Err(error) => {
-                let text = match error {
-                    loch::Error::OutOfMemory { .. } => format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})"),
-                    error => format!("SERVER_ERROR {MAY_BE_DONE}: {}", Failure::text(error)),
+                let text = match error.engine() {
+                    Some(EngineError::OutOfMemory { .. }) => {
+                        format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})")
+                    }
+                    _ => format!("SERVER_ERROR {MAY_BE_DONE}: {}", Failure::text(error)),
                 };
                 line(output, &text);
             }
@@ -515,7 +517,9 @@ async fn replace(
     (traits, expires): (Traits, Expires),
 ) -> Result<Version, Failure> {
     let put = cx.store.put(key, data, traits, expires).await;
-    if let Err(Failure::Store(loch::Error::ValueTooLong { .. })) = put {
+    if let Err(Failure::Store(error)) = &put
+        && matches!(error.engine(), Some(EngineError::ValueTooLong { .. }))
+    {
         cx.store.delete(key).await?;
     }
     put
@@ -548,13 +552,11 @@ pub(crate) fn tell(cx: &Context<'_>, failure: Failure, output: &mut Vec<u8>) {
         }
         Failure::Held => line(output, HELD),
         Failure::NoRoom => line(output, "SERVER_ERROR out of memory reading request"),
-        Failure::Store(loch::Error::OutOfMemory { .. }) => {
-            line(output, OUT_OF_MEMORY);
-        }
-        Failure::Store(loch::Error::ValueTooLong { .. }) => {
-            line(output, TOO_LARGE);
-        }
-        Failure::Store(error) => line(output, &format!("SERVER_ERROR {}", Failure::text(&error))),
+        Failure::Store(error) => match error.engine() {
+            Some(EngineError::OutOfMemory { .. }) => line(output, OUT_OF_MEMORY),
+            Some(EngineError::ValueTooLong { .. }) => line(output, TOO_LARGE),
+            _ => line(output, &format!("SERVER_ERROR {}", Failure::text(&error))),
+        },
     }
 }
 

@@ -5,7 +5,7 @@
 //! ends the batch: the keys behind it are touched again.
 
 use loch::lanes::run;
-use loch::{Error, Value};
+use loch::{EngineError, Error, Value};
 
 use super::values::ValuesFrom;
 use super::write_value;
@@ -141,7 +141,7 @@ async fn write<'t>(
     cx.store.uses().read(found.version);
     if found.len >= LONG_BYTES && cx.store.table().pins_in_place() {
         let pinned = match cx.store.pin(key).await {
-            Err(Error::TooManyPins { .. }) => None,
+            Err(Error::Table { source: EngineError::TooManyPins { .. }, .. }) => None,
             pinned => pinned?.filter(|pinned| pinned.version() == found.version),
         };
         if let Some(pinned) = pinned {

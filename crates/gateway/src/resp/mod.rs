@@ -25,6 +25,7 @@ mod transaction;
 
 use std::ops::Range;
 
+use loch::EngineError;
 use loch::lanes::run;
 use quanta::Instant;
 
@@ -356,9 +357,11 @@ impl Session {
         match cx.store.put_all(&pairs).await {
             Ok(()) => requests.iter().for_each(|_| self.reply(output).ok()),
             Err(error) => {
-                let text = match error {
-                    loch::Error::OutOfMemory { .. } => format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})"),
-                    error => format!("ERR {MAY_BE_DONE}: {}", Failure::text(&error)),
+                let text = match error.engine() {
+                    Some(EngineError::OutOfMemory { .. }) => {
+                        format!("{OUT_OF_MEMORY} ({MAY_BE_DONE})")
+                    }
+                    _ => format!("ERR {MAY_BE_DONE}: {}", Failure::text(&error)),
                 };
                 add(&cx.figures().counters.errors, requests.len() as u64);
                 requests.iter().for_each(|_| self.reply(output).error(&text));
@@ -585,12 +588,12 @@ fn tell(cx: &Context<'_>, done: Result<(), Failure>, reply: &mut Reply<'_>) {
         }
         Failure::Held => reply.error(HELD),
         Failure::NoRoom => reply.error(NO_ROOM),
-        Failure::Store(loch::Error::OutOfMemory { .. }) => reply.error(OUT_OF_MEMORY),
-        Failure::Store(loch::Error::ValueTooLong { max, .. }) => {
-            reply.error(&format!(
+        Failure::Store(error) => match error.engine() {
+            Some(EngineError::OutOfMemory { .. }) => reply.error(OUT_OF_MEMORY),
+            Some(EngineError::ValueTooLong { max, .. }) => reply.error(&format!(
                 "ERR string exceeds maximum allowed size ({max} bytes in this table)"
-            ));
-        }
-        Failure::Store(error) => reply.error(&format!("ERR {}", Failure::text(&error))),
+            )),
+            _ => reply.error(&format!("ERR {}", Failure::text(&error))),
+        },
     }
 }

@@ -9,7 +9,7 @@ use crate::limits::{BATCH_DEFAULT, CONNECT_TIMEOUT, OPERATION_TIMEOUT, TIMEOUT_M
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Attach for reading only: memory is mapped read-only, and no session slot is taken. Every
-    /// mutation fails with [`Error::ReadOnly`](crate::Error::ReadOnly). Default no.
+    /// mutation fails with [`EngineError::ReadOnly`](crate::EngineError::ReadOnly). Default no.
     pub read_only: bool,
     /// How long connecting waits for nodes that are not up yet. Default 5 s.
     pub connect_timeout: Duration,

@@ -161,14 +161,10 @@ impl<N: Network> TableClient<N> {
             EngineError::Timeout { .. } if self.client.nessie().is_none() => {
                 N::missing_node(self.client.direct(), &self.nodes)
             }
-            EngineError::NeedsSession => {
-                let (table, engine) = (self.name.clone(), self.engine.name());
-                Some(Error::NeedsSession { table, engine })
-            }
             EngineError::Fabric(error) => N::explain(self.client.direct(), *error),
             _ => None,
         };
-        known.unwrap_or_else(|| Error::of_table(&self.name, error))
+        known.unwrap_or_else(|| Error::Table { table: self.name.clone(), source: error })
     }
 }
 

@@ -327,7 +327,6 @@ impl Connection {
                 Error::ProtocolVersion { socket, ours: PROTOCOL, theirs: refused.protocol }
             }
             Code::SessionsExhausted => Error::SessionsExhausted { socket, sessions },
-            Code::ReadOnly => Error::ReadOnly,
             Code::Away | Code::Preparing | Code::Busy => {
                 let socket = refused.at.map_or(socket, PathBuf::from);
                 Error::NodeUnreachable { socket, remedy: refused.text }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use loch::lanes::{block_on, run};
 use loch::{
-    AsyncTable, Cluster, Conditional, Error, Expect, Expiry, Pinned, PutOptions, Result,
-    ScanCursor, Table, Value,
+    AsyncTable, Cluster, Conditional, EngineError, Error, ErrorKind, Expect, Expiry, Pinned,
+    PutOptions, Result, ScanCursor, Table, Value,
 };
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -488,7 +488,7 @@ impl Worker {
         let may = &mut self.model.borrow_mut()[key.number as usize];
         match done {
             Ok((after, version)) => may.ended(after, version),
-            Err(Error::Ambiguous { .. }) => (),
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => (),
             Err(error) => {
                 may.ended(before, None);
                 self.check_refusal(key, &error);
@@ -497,12 +497,12 @@ impl Worker {
     }
 
     fn check_refusal(&self, key: Key, error: &Error) {
-        match error {
-            Error::Ambiguous { .. } => (),
-            Error::OutOfMemory { .. } | Error::Timeout { .. } | Error::IndexFull { .. } => {
+        match error.engine().map(EngineError::kind) {
+            Some(ErrorKind::OutcomeUnknown) => (),
+            Some(ErrorKind::NoRoom | ErrorKind::TryAgain) => {
                 self.refused.set(self.refused.get() + 1);
             }
-            error => self.tell(key, error.to_string()),
+            _ => self.tell(key, error.to_string()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The memory that a table of small values takes: a node is filled until it refuses more.
 
-use loch::{ByteSize, Cluster, EmbeddedConfig, Error};
+use loch::{ByteSize, Cluster, EmbeddedConfig, Error, ErrorKind};
 use loch_bench::error::BenchError;
 use loch_bench::report::put_out;
 
@@ -29,7 +29,7 @@ fn fill() -> Result<u64, Error> {
     loop {
         match table.put(&u128::from(records).to_le_bytes(), &VALUE) {
             Ok(_) => records += 1,
-            Err(Error::OutOfMemory { .. } | Error::IndexFull { .. }) => return Ok(records),
+            Err(error) if error.kind() == ErrorKind::NoRoom => return Ok(records),
             Err(error) => return Err(error),
         }
     }

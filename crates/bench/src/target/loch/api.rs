@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use loch::lanes::block_on;
-use loch::{Cluster, ConnectOptions, Error, Pinned, Table, VerbCount, Version};
+use loch::{
+    Cluster, ConnectOptions, EngineError, Error, ErrorKind, Pinned, Table, VerbCount, Version,
+};
 use loch_engines::Kv;
 use loch_engines::kv::OneOf;
 use quanta::Clock;
@@ -268,8 +270,9 @@ impl Store for TableLanes<'_> {
     }
 
     fn goes_on_after(error: &Error) -> bool {
-        use Error::{Ambiguous, IndexFull, OutOfMemory, Timeout};
-        matches!(error, Timeout { .. } | OutOfMemory { .. } | IndexFull { .. } | Ambiguous { .. })
+        use ErrorKind::{NoRoom, OutcomeUnknown, TryAgain};
+        let kind = error.engine().map(EngineError::kind);
+        matches!(kind, Some(NoRoom | TryAgain | OutcomeUnknown))
     }
 }
 

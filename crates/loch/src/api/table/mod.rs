@@ -34,6 +34,9 @@ use crate::{
 /// A table holds one session slot of its home node until it is dropped. The node's process may go
 /// away and come back meanwhile.
 ///
+/// An operation that a table refuses, or does not finish, returns [`Error::Table`], with an
+/// [`EngineError`] in it.
+///
 /// A process that is forked from the table's process must not use the table. In the child every
 /// operation fails with [`Error::Forked`], and dropping the table does nothing; attach again there.
 /// An operation that was under way in the parent ([`Table::asynch`]) must not be continued in the
@@ -116,9 +119,9 @@ impl Table {
     /// Returns the value of `key`, if it has one.
     ///
     /// # Errors
-    /// [`Error::KeyEmpty`], [`Error::KeyTooLong`]; [`Error::Timeout`] if other clients kept
-    /// changing the key's slots, or the key's worker did not answer; [`Error::NodeUnreachable`] if
-    /// the worker's node is down.
+    /// [`EngineError::KeyEmpty`], [`EngineError::KeyTooLong`]; [`EngineError::Timeout`] if other
+    /// clients kept changing the key's slots, or the key's worker did not answer;
+    /// [`Error::NodeUnreachable`] if the worker's node is down.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         block_on(self.asynch().get(key))
     }
@@ -146,7 +149,7 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// As [`Table::get`], and [`Error::TooManyPins`].
+    /// As [`Table::get`], and [`EngineError::TooManyPins`].
     pub fn pin(&self, key: &[u8]) -> Result<Option<Pinned<'_>>> {
         block_on(self.asynch().pin(key))
     }
@@ -154,9 +157,9 @@ impl Table {
     /// Gives `key` the value `value`. Returns the value's version.
     ///
     /// # Errors
-    /// As [`Table::get`], and [`Error::ValueTooLong`], [`Error::IndexFull`],
-    /// [`Error::OutOfMemory`], [`Error::ReadOnly`]. After any error but [`Error::Ambiguous`] the
-    /// key has its old value.
+    /// As [`Table::get`], and [`EngineError::ValueTooLong`], [`EngineError::IndexFull`],
+    /// [`EngineError::OutOfMemory`], [`EngineError::ReadOnly`]. After any error but
+    /// [`EngineError::Ambiguous`] the key has its old value.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version> {
         self.put_with(key, value, PutOptions::default())
     }
@@ -172,7 +175,7 @@ impl Table {
     /// Removes the value of `key`. Returns whether it had one.
     ///
     /// # Errors
-    /// As [`Table::get`], and [`Error::ReadOnly`].
+    /// As [`Table::get`], and [`EngineError::ReadOnly`].
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
         block_on(self.asynch().delete(key))
     }
@@ -253,7 +256,7 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// As [`Table::put`]; [`Error::ValueTooLong`] if both together are too long.
+    /// As [`Table::put`]; [`EngineError::ValueTooLong`] if both together are too long.
     pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<Version> {
         block_on(self.asynch().append(key, bytes))
     }
@@ -262,7 +265,7 @@ impl Table {
     /// number before. A key without a value counts as 0.
     ///
     /// # Errors
-    /// As [`Table::put`], and [`Error::NotACounter`].
+    /// As [`Table::put`], and [`EngineError::NotACounter`].
     pub fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64> {
         block_on(self.asynch().fetch_add(key, add))
     }
@@ -282,9 +285,9 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// As [`Table::put`], and [`Error::OtherEngine`], [`Error::NotAVector`] if the value is not one
-    /// number of this type, [`Error::UnfitFunction`], [`Error::NoFunction`],
-    /// [`Error::FunctionFailed`].
+    /// As [`Table::put`], and [`Error::OtherEngine`], [`EngineError::NotAVector`] if the value is
+    /// not one number of this type, [`EngineError::UnfitFunction`], [`EngineError::NoFunction`],
+    /// [`EngineError::FunctionFailed`].
     pub fn update<T: Number>(&self, key: &[u8], lambda: Lambda<T>) -> Result<T> {
         block_on(self.asynch().update(key, lambda))
     }
@@ -405,8 +408,8 @@ impl Table {
     /// at a bounded part of the table, so it may find nothing before the scan is at its end.
     ///
     /// # Errors
-    /// [`Error::NodeUnreachable`], [`Error::Fabric`]; [`Error::Timeout`] if other clients keep
-    /// changing a slot; [`Error::NoScans`]. The page can be asked for again.
+    /// [`Error::NodeUnreachable`], [`EngineError::Fabric`]; [`EngineError::Timeout`] if other
+    /// clients keep changing a slot; [`EngineError::NoScans`]. The page can be asked for again.
     pub fn scan_page(&self, from: &ScanCursor, prefix: &[u8]) -> Result<ScanPage> {
         block_on(self.asynch().scan_page(from, prefix))
     }
@@ -414,8 +417,8 @@ impl Table {
     /// Walks the whole table and verifies its invariants, while other clients are at work.
     ///
     /// # Errors
-    /// [`Error::NodeUnreachable`], [`Error::Fabric`]. Broken invariants are not an error; the
-    /// report lists them.
+    /// [`Error::NodeUnreachable`], [`EngineError::Fabric`]. Broken invariants are not an error;
+    /// the report lists them.
     pub fn check(&self) -> Result<CheckReport> {
         self.check_process()?;
         block_on(self.operations().check())
@@ -541,7 +544,7 @@ impl Table {
     pub(crate) fn writable(&self) -> Result<()> {
         self.check_process()?;
         if self.table_session.is_read_only() {
-            return Err(Error::ReadOnly);
+            return Err(self.error(EngineError::ReadOnly));
         }
         Ok(())
     }

@@ -56,7 +56,7 @@ impl<'a> Pinned<'a> {
     /// The value of an entry that is pinned.
     ///
     /// # Errors
-    /// [`Error::Fabric`](crate::Error::Fabric) if the entry is not inside the table.
+    /// [`EngineError::Fabric`](crate::EngineError::Fabric) if the entry is not inside the table.
     pub(crate) fn in_place(
         table: &'a Table,
         shm: &'a ShmEndpoint,
@@ -139,7 +139,7 @@ impl Drop for Pinned<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cluster, EmbeddedConfig, Error};
+    use crate::{Cluster, EmbeddedConfig, EngineError, Error};
 
     #[test]
     fn a_child_does_not_end_its_parents_pins() {
@@ -155,6 +155,9 @@ mod tests {
             // The child has the same pin, through a table that is not its own.
             drop(Pinned { table: &childs, value: pinned.value.take() });
         }
-        assert!(matches!(pin(), Err(Error::TooManyPins { .. })), "the parent's pins are there");
+        assert!(
+            matches!(pin(), Err(Error::Table { source: EngineError::TooManyPins { .. }, .. })),
+            "the parent's pins are there"
+        );
     }
 }

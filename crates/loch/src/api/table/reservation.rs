@@ -100,7 +100,7 @@ impl<'a> Reservation<'a> {
     /// memory: write through the pointer, and form no reference.
     ///
     /// # Errors
-    /// [`Error::Fabric`], [`Error::Forked`].
+    /// [`EngineError::Fabric`], [`Error::Forked`].
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8> {
         self.table.check_process()?;
         let place = match self.place() {
@@ -140,7 +140,7 @@ impl<'a> Reservation<'a> {
     /// never written is any bytes.
     ///
     /// # Errors
-    /// [`Error::OutsideReservation`], [`Error::Fabric`], [`Error::Forked`].
+    /// [`Error::OutsideReservation`], [`EngineError::Fabric`], [`Error::Forked`].
     ///
     /// ```
     /// use loch::{Cluster, EmbeddedConfig, lanes::block_on};

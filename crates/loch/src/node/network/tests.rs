@@ -189,7 +189,7 @@ fn readers_are_ended_with_their_connection() {
     let reader = hosts.connect(0, true);
     hosts.ask_soon(&reader, None, 1, "reads");
     let error = hosts.ask(&reader, Some((1, 1)), 1, "writes").unwrap_err();
-    assert!(matches!(error, Error::ReadOnly), "{error}");
+    assert!(error.to_string().contains("read-only"), "{error}");
     drop(reader);
     eventually("it is ended", || hosts.books[1].admitted().is_empty());
 }
