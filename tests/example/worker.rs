@@ -9,7 +9,7 @@ use crate::effect::{Effect, Versioned};
 use crate::engine::{Engine, Workers};
 use crate::error::EngineError;
 use crate::limits::PACKET_OPS_MAX;
-use crate::operation::Outcome;
+use crate::operation::{Outcome, Version};
 use crate::requests::mailboxes::PACKET_MESSAGE_BYTES;
 use crate::requests::{ROUND_MESSAGES_MAX, Request, Round, Server};
 use crate::scan::{Listed, Page, Step};
@@ -72,7 +72,7 @@ impl<F: Fabric + Messages> Mailed<F> for Worker<F> {
         while let Some((ticket, message)) = self.requests.next(&mut round)? {
             self.requests.execute(&ticket, message, |fabric, request, answer| {
                 let (version, now_ms) = (self.versions.take(), fabric.wall_ms());
-                answer(self.values.execute(request, version, now_ms));
+                answer(self.values.execute(request, version.as_u64(), now_ms));
             });
         }
         self.requests.flush()?;
@@ -108,9 +108,9 @@ impl Values {
             self.remove(key);
         }
         if operation.is_read() {
-            return Ok(operation.on(self.present(key), version)?.0);
+            return Ok(operation.on(self.present(key), Version::from_u64(version))?.0);
         }
-        let (outcome, effect) = operation.on(self.present(key), version)?;
+        let (outcome, effect) = operation.on(self.present(key), Version::from_u64(version))?;
         let outcome = outcome.without_value()?;
         match effect {
             Effect::Nothing => {}

@@ -15,7 +15,7 @@ use loch_engines::herd::key::KeyHash;
 use loch_engines::herd::storage::{Mode, Partition, Plan};
 use loch_engines::herd::{Pipeline, Settings, Worker};
 use loch_engines::limits::{HERD_DEPTH, HERD_SLOT_BYTES};
-use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_engines::operation::{Operation, Outcome, PutOptions, Version};
 use loch_engines::requests::{Area, Body, Holder, RequestMap, Seal, Service, Ticket, WorkerId};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::{MailboxShape, Region, ShmEndpoint, ShmMessages, ShmThread};
@@ -51,7 +51,8 @@ fn filled(mode: Mode, items: u64) -> Partition {
     let mut partition = Partition::new(vec![0; plan.words()], &plan);
     for item in 0..items {
         let key = key_of(item);
-        let put = partition.execute(KeyHash::of(SEED, &key), &key, PUT, item + 1, 0);
+        let put =
+            partition.execute(KeyHash::of(SEED, &key), &key, PUT, Version::from_u64(item + 1), 0);
         put.expect("there is room for all");
     }
     partition
@@ -83,10 +84,10 @@ fn run(
             }
         });
         if let Some((hash, key)) = out {
-            let outcome = partition.execute(hash, key, operation, 1, 0);
+            let outcome = partition.execute(hash, key, operation, Version::from_u64(1), 0);
             let sum = match outcome {
                 Ok(Outcome::Found { value, .. }) => u64::from(value[0] == 7),
-                Ok(Outcome::Stored(version)) => version,
+                Ok(Outcome::Stored(version)) => version.as_u64(),
                 _ => 0,
             };
             hits += sum;

@@ -18,7 +18,7 @@ use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::tuning::Corpus;
 use loch_engines::kv_direct::{Settings, Worker, service};
 use loch_engines::lines::{Line, Near};
-use loch_engines::operation::{Operation, PutOptions};
+use loch_engines::operation::{Operation, PutOptions, Version};
 use loch_engines::requests::packet::Writer;
 use loch_engines::requests::{Area, Body, Holder, RequestMap, Seal, Ticket, Turns, WorkerId};
 use loch_fabric::lanes::block_on;
@@ -69,7 +69,10 @@ fn filled(items: u64) -> Storage<Near<Vec<Line>>> {
         let (key, hash) = (key_of(number), KeyHash::of(SEED, &key_of(number)));
         block_on(async {
             let mut lookup = storage.lookup(hash, &key, &mut item).await.expect("it is sound");
-            storage.store(&mut lookup, &key, &VALUE, 0, None).await.expect("there is room");
+            storage
+                .store(&mut lookup, &key, &VALUE, Version::from_u64(0), None)
+                .await
+                .expect("there is room");
         });
     }
     storage

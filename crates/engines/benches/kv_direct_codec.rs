@@ -6,7 +6,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use loch_engines::functions::{Builtin, Element, Function, Lambda};
 use loch_engines::kv_direct::vector::{filter, reduce, update_all, update_each};
-use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_engines::operation::{Operation, Outcome, PutOptions, Version};
 use loch_engines::requests::packet::{Cursor, OutcomeWriter, Outcomes, Writer};
 
 /// Operations of a packet.
@@ -62,7 +62,11 @@ fn replies(
     let pack = |packet: &mut OutcomeWriter| {
         packet.clear();
         for value in values {
-            packet.push(&Ok(Outcome::Found { version: 0, expires_at_ms: None, value }));
+            packet.push(&Ok(Outcome::Found {
+                version: Version::from_u64(0),
+                expires_at_ms: None,
+                value,
+            }));
         }
     };
     group.bench_function(BenchmarkId::new("reply", "get"), |b| b.iter(|| pack(&mut packet)));

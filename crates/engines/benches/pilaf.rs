@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use loch_engines::log::{Change, LogError, MemoryStorage, Op, Policy, Storage, recover};
-use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_engines::operation::{Operation, Outcome, PutOptions, Version};
 use loch_engines::pilaf::{Prepared, Reader, Shape, Store};
 use loch_fabric::shm::{Region, ShmEndpoint};
 use loch_fabric::{Buf, RegionId, RemoteAddr, lanes::block_on};
@@ -193,7 +193,8 @@ fn log(c: &mut Criterion) {
     let key = key_of(7);
     for value_bytes in [64, 1024] {
         let value = vec![7; value_bytes];
-        let change = Change::Put { value: &value, version: 9, expires_at_ms: None };
+        let change =
+            Change::Put { value: &value, version: Version::from_u64(9), expires_at_ms: None };
         let mut records = 0u64;
         c.bench_function(&format!("log a record of {value_bytes} bytes"), |b| {
             b.iter(|| {

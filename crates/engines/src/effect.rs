@@ -4,13 +4,13 @@
 use std::ops::Deref;
 
 use crate::error::EngineError;
-use crate::operation::{Expect, Operation, Outcome};
+use crate::operation::{Expect, Operation, Outcome, Version};
 
 /// A value, with what a table knows of it. `V` is its bytes, wherever they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versioned<V> {
     /// The value's version.
-    pub version: u64,
+    pub version: Version,
     /// When the value expires, in milliseconds since the Unix epoch.
     pub expires_at_ms: Option<u64>,
     /// The value's bytes.
@@ -65,7 +65,7 @@ impl<'a> Operation<'a> {
     pub fn on<'p>(
         self,
         present: Option<Versioned<&'p [u8]>>,
-        version: u64,
+        version: Version,
     ) -> Result<(Outcome<'p>, Effect<'a>), EngineError> {
         let there = present.map(|present| present.version);
         let store =
@@ -156,11 +156,14 @@ mod tests {
     use super::*;
     use crate::operation::PutOptions;
 
+    const OTHER: Version = Version::from_u64(2);
+    const OLD: Version = Version::from_u64(3);
+    const NEW: Version = Version::from_u64(4);
     const PRESENT: Versioned<&[u8]> =
-        Versioned { version: 3, expires_at_ms: Some(9), value: b"eightful" };
+        Versioned { version: OLD, expires_at_ms: Some(9), value: b"eightful" };
 
     fn store(value: NewValue<'_>, expires_at_ms: Option<u64>) -> Effect<'_> {
-        Effect::Store(Versioned { version: 4, expires_at_ms, value })
+        Effect::Store(Versioned { version: NEW, expires_at_ms, value })
     }
 
     #[test]
@@ -168,25 +171,25 @@ mod tests {
         let put =
             |expect| Operation::PutIf { value: b"new", expect, options: PutOptions::default() };
         let refused = |there| Ok((Outcome::Refused(there), Effect::Nothing));
-        assert_eq!(put(Expect::Absent).on(Some(PRESENT), 4), refused(Some(3)));
-        assert_eq!(put(Expect::Version(2)).on(Some(PRESENT), 4), refused(Some(3)));
-        assert_eq!(put(Expect::Version(2)).on(None, 4), refused(None));
-        let done = Ok((Outcome::Stored(4), store(NewValue::Given(b"new"), None)));
-        assert_eq!(put(Expect::Absent).on(None, 4), done);
-        assert_eq!(put(Expect::Version(3)).on(Some(PRESENT), 4), done);
+        assert_eq!(put(Expect::Absent).on(Some(PRESENT), NEW), refused(Some(OLD)));
+        assert_eq!(put(Expect::Version(OTHER)).on(Some(PRESENT), NEW), refused(Some(OLD)));
+        assert_eq!(put(Expect::Version(OTHER)).on(None, NEW), refused(None));
+        let done = Ok((Outcome::Stored(NEW), store(NewValue::Given(b"new"), None)));
+        assert_eq!(put(Expect::Absent).on(None, NEW), done);
+        assert_eq!(put(Expect::Version(OLD)).on(Some(PRESENT), NEW), done);
     }
 
     #[test]
     fn append_keeps_the_expiry_and_fetch_add_does_not() {
         let joined = NewValue::Joined(b"eightful!".to_vec());
-        let appended = Operation::Append(b"!").on(Some(PRESENT), 4);
-        assert_eq!(appended, Ok((Outcome::Stored(4), store(joined, Some(9)))));
+        let appended = Operation::Append(b"!").on(Some(PRESENT), NEW);
+        assert_eq!(appended, Ok((Outcome::Stored(NEW), store(joined, Some(9)))));
         let before = u64::from_le_bytes(*b"eightful");
         let sum = NewValue::Number((before + 1).to_le_bytes());
-        let added = Operation::FetchAdd(1).on(Some(PRESENT), 4);
+        let added = Operation::FetchAdd(1).on(Some(PRESENT), NEW);
         assert_eq!(added, Ok((Outcome::Scalar(before), store(sum, None))));
         let short = Versioned { value: &b"short"[..], ..PRESENT };
-        let wrong = Operation::FetchAdd(1).on(Some(short), 4);
+        let wrong = Operation::FetchAdd(1).on(Some(short), NEW);
         assert_eq!(wrong, Err(EngineError::NotACounter { len: 5 }));
     }
 
@@ -194,16 +197,16 @@ mod tests {
     fn touch_changes_the_expiry_and_the_version_alone() {
         let touch = |of, expires_at_ms| {
             let options = PutOptions { expires_at_ms };
-            Operation::Touch { of, options }.on(Some(PRESENT), 4)
+            Operation::Touch { of, options }.on(Some(PRESENT), NEW)
         };
         let kept = || NewValue::Kept(b"eightful".to_vec());
-        for (of, expires_at_ms) in [(None, Some(20)), (None, None), (Some(3), Some(1))] {
-            let touched = Ok((Outcome::Stored(4), store(kept(), expires_at_ms)));
+        for (of, expires_at_ms) in [(None, Some(20)), (None, None), (Some(OLD), Some(1))] {
+            let touched = Ok((Outcome::Stored(NEW), store(kept(), expires_at_ms)));
             assert_eq!(touch(of, expires_at_ms), touched);
         }
-        assert_eq!(touch(Some(2), None), Ok((Outcome::Refused(Some(3)), Effect::Nothing)));
-        for of in [None, Some(3)] {
-            let absent = Operation::Touch { of, options: PutOptions::default() }.on(None, 4);
+        assert_eq!(touch(Some(OTHER), None), Ok((Outcome::Refused(Some(OLD)), Effect::Nothing)));
+        for of in [None, Some(OLD)] {
+            let absent = Operation::Touch { of, options: PutOptions::default() }.on(None, NEW);
             assert_eq!(absent, Ok((Outcome::Refused(None), Effect::Nothing)));
         }
     }
@@ -212,10 +215,10 @@ mod tests {
     fn a_delete_of_nothing_or_of_another_version_changes_nothing() {
         let none = Ok((Outcome::Deleted(false), Effect::Nothing));
         let removed = Ok((Outcome::Deleted(true), Effect::Remove));
-        for of in [None, Some(3)] {
-            assert_eq!(Operation::Delete { of }.on(None, 4), none);
-            assert_eq!(Operation::Delete { of }.on(Some(PRESENT), 4), removed);
+        for of in [None, Some(OLD)] {
+            assert_eq!(Operation::Delete { of }.on(None, NEW), none);
+            assert_eq!(Operation::Delete { of }.on(Some(PRESENT), NEW), removed);
         }
-        assert_eq!(Operation::Delete { of: Some(2) }.on(Some(PRESENT), 4), none);
+        assert_eq!(Operation::Delete { of: Some(OTHER) }.on(Some(PRESENT), NEW), none);
     }
 }

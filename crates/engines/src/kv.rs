@@ -4,7 +4,9 @@ use loch_fabric::{Buf, Fabric, VerbCount};
 
 use crate::error::EngineError;
 use crate::limits::{KEY_BYTES_MAX, TOUCHES_MAX};
-use crate::operation::{Batch, Conditional, Expect, Operation, Outcome, PutOptions, Value};
+use crate::operation::{
+    Batch, Conditional, Expect, Operation, Outcome, PutOptions, Value, Version,
+};
 
 /// A client of a table: one thread's session and endpoint, and the operations it has under way.
 ///
@@ -77,7 +79,12 @@ pub trait Kv {
     ///
     /// # Errors
     /// As [`Kv::execute`].
-    async fn put(&self, key: &[u8], value: &[u8], options: PutOptions) -> Result<u64, EngineError> {
+    async fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: PutOptions,
+    ) -> Result<Version, EngineError> {
         self.execute(key, Operation::Put { value, options }).await?.stored()
     }
 
@@ -107,7 +114,7 @@ pub trait Kv {
     ///
     /// # Errors
     /// As [`Kv::execute`], and [`EngineError::NoVersions`].
-    async fn delete_if(&self, key: &[u8], version: u64) -> Result<bool, EngineError> {
+    async fn delete_if(&self, key: &[u8], version: Version) -> Result<bool, EngineError> {
         self.execute(key, Operation::Delete { of: Some(version) }).await?.deleted()
     }
 
@@ -127,7 +134,7 @@ pub trait Kv {
     /// # Errors
     /// As [`Kv::execute`]; [`EngineError::ValueTooLong`] if the old value and `bytes` together are
     /// too long.
-    async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64, EngineError> {
+    async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<Version, EngineError> {
         self.execute(key, Operation::Append(bytes)).await?.stored()
     }
 
@@ -137,7 +144,7 @@ pub trait Kv {
     ///
     /// # Errors
     /// As [`Kv::execute`].
-    async fn touch(&self, key: &[u8], options: PutOptions) -> Result<Option<u64>, EngineError> {
+    async fn touch(&self, key: &[u8], options: PutOptions) -> Result<Option<Version>, EngineError> {
         let touch = Operation::Touch { of: None, options };
         Ok(match self.execute(key, touch).await?.conditional()? {
             Conditional::Done(version) => Some(version),
@@ -198,7 +205,9 @@ pub(crate) async fn get_and_touch(
         let Some(found) = client.get(key, buf).await? else { return Ok(None) };
         let touch = Operation::Touch { of: Some(found.version()), options };
         match client.execute(key, touch).await?.conditional()? {
-            Conditional::Done(version) => return Ok(Some(found.touched(version, options))),
+            Conditional::Done(version) => {
+                return Ok(Some(found.touched(version, options.expires_at_ms)));
+            }
             // The value was deleted, or has expired.
             Conditional::Refused(None) => return Ok(None),
             Conditional::Refused(Some(_)) => buf = found.into_buf(),

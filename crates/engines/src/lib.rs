@@ -46,6 +46,7 @@ pub mod serve;
 pub mod size;
 mod spare;
 mod sync;
+mod value;
 mod versions;
 
 pub use engine::Engine;

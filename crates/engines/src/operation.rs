@@ -1,46 +1,31 @@
 //! The operations that a client can ask of a table, and their outcomes: the terms that all engines
 //! share.
 
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
 use loch_fabric::Buf;
 
 use crate::error::EngineError;
 use crate::functions::Lambda;
+pub use crate::value::{Value, ValueRef, Version};
 
-/// A value that a GET of many keys has found: valid while it is handed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
-    /// The value's version.
-    pub version: u64,
-    /// The value's bytes.
-    pub value: &'a [u8],
-    /// When the value expires, in milliseconds since the Unix epoch.
-    pub expires_at_ms: Option<u64>,
-}
-
-impl Found<'_> {
-    /// A copy that owns its bytes.
-    pub fn to_value(&self) -> Value {
-        Value::new(
-            Buf::from(self.value.to_vec()),
-            0..self.value.len(),
-            self.version,
-            self.expires_at_ms,
-        )
-    }
-}
-
-impl<'a> From<Found<'a>> for Outcome<'a> {
+impl<'a> Outcome<'a> {
+    /// The value that a GET has found.
     #[inline]
-    fn from(Found { version, value, expires_at_ms }: Found<'a>) -> Self {
-        Self::Found { version, expires_at_ms, value }
+    pub fn found(self) -> Option<ValueRef<'a>> {
+        match self {
+            Outcome::Found { version, expires_at_ms, value } => {
+                Some(ValueRef { version, bytes: value, expires_at_ms })
+            }
+            _ => None,
+        }
     }
 }
 
-impl<'a> From<&'a Value> for Found<'a> {
-    fn from(value: &'a Value) -> Self {
-        Self { version: value.version(), value, expires_at_ms: value.expires_at_ms() }
+impl<'a> From<ValueRef<'a>> for Outcome<'a> {
+    #[inline]
+    fn from(ValueRef { version, bytes, expires_at_ms }: ValueRef<'a>) -> Self {
+        Self::Found { version, expires_at_ms, value: bytes }
     }
 }
 
@@ -57,16 +42,16 @@ pub enum Expect {
     /// No value.
     Absent,
     /// A value of this version, as a GET or a PUT returned it.
-    Version(u64),
+    Version(Version),
 }
 
 /// The outcome of a conditional PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditional {
     /// The PUT was done; this is the version of the new value.
-    Done(u64),
+    Done(Version),
     /// The PUT was refused; this is the version of the present value, if there is one.
-    Refused(Option<u64>),
+    Refused(Option<Version>),
 }
 
 /// One operation on one key, as a client asks a worker for it.
@@ -95,7 +80,7 @@ pub enum Operation<'a> {
     /// Deletes the value.
     Delete {
         /// The version that the value must have, if it must have a certain one.
-        of: Option<u64>,
+        of: Option<Version>,
     },
     /// Adds this number, wrapping; a key without a value counts as 0.
     FetchAdd(u64),
@@ -106,7 +91,7 @@ pub enum Operation<'a> {
     /// key without a value still has none.
     Touch {
         /// The version that the value must have, if it must have a certain one.
-        of: Option<u64>,
+        of: Option<Version>,
         /// The new expiry.
         options: PutOptions,
     },
@@ -179,7 +164,7 @@ pub enum Outcome<'a> {
     /// GET, and GET-and-touch: the value.
     Found {
         /// The value's version.
-        version: u64,
+        version: Version,
         /// When the value expires.
         expires_at_ms: Option<u64>,
         /// The value's bytes.
@@ -190,10 +175,10 @@ pub enum Outcome<'a> {
     /// CONTAINS: whether there is a value.
     Contained(bool),
     /// A PUT of any kind, an APPEND or a TOUCH was done: the version of the new value.
-    Stored(u64),
+    Stored(Version),
     /// The condition did not hold, or there is no value to touch: the version of the present value,
     /// if there is one.
-    Refused(Option<u64>),
+    Refused(Option<Version>),
     /// DELETE: whether there was a value, or one of the expected version.
     Deleted(bool),
     /// FETCH_ADD, or an update of one element: the number before, in the low bits of a word. A
@@ -211,7 +196,7 @@ impl Outcome<'_> {
     /// # Errors
     /// [`EngineError::Damaged`] if this is the outcome of another operation. The methods below do
     /// the same.
-    pub fn stored(self) -> Result<u64, EngineError> {
+    pub fn stored(self) -> Result<Version, EngineError> {
         match self {
             Outcome::Stored(version) => Ok(version),
             other => Err(other.of_another_operation()),
@@ -452,7 +437,7 @@ impl Done {
     /// As [`Outcome::stored`].
     pub fn into_vector(self) -> Result<Value, EngineError> {
         match self.outcome {
-            Outcome::Vector(_) => Ok(Value::new(self.buf, self.at, 0, None)),
+            Outcome::Vector(_) => Ok(Value::new(self.buf, self.at, Version::default(), None)),
             other => Err(other.of_another_operation()),
         }
     }
@@ -465,68 +450,8 @@ impl Done {
 
 impl From<Value> for Done {
     fn from(value: Value) -> Self {
-        let (version, expires_at_ms) = (value.version, value.expires_at_ms());
-        let outcome = Outcome::Found { version, expires_at_ms, value: &[] };
-        Self { outcome, buf: value.buf, at: value.at }
-    }
-}
-
-/// A value that was found. It owns the buffer that was read, and shows the bytes of the value in
-/// it.
-#[derive(Clone, Debug)]
-pub struct Value {
-    buf: Buf,
-    at: Range<usize>,
-    version: u64,
-    /// In milliseconds since the Unix epoch; 0: never. No value that can be read expires at 0.
-    expires_at_ms: u64,
-}
-
-impl Value {
-    /// The value in the bytes `at` of `buf`.
-    ///
-    /// # Panics
-    /// If `at` is not within `buf`.
-    #[inline]
-    pub fn new(buf: Buf, at: Range<usize>, version: u64, expires_at_ms: Option<u64>) -> Self {
-        assert!(at.start <= at.end && at.end <= buf.len(), "a value is inside its buffer");
-        Self { buf, at, version, expires_at_ms: expires_at_ms.unwrap_or(0) }
-    }
-
-    /// The value that is all of `buf`.
-    pub fn new_whole(buf: Buf, version: u64, expires_at_ms: Option<u64>) -> Self {
-        let at = 0..buf.len();
-        Self::new(buf, at, version, expires_at_ms)
-    }
-
-    /// The version of the value: unique among all values the table ever held.
-    #[inline]
-    pub fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// When the value expires, in milliseconds since the Unix epoch.
-    #[inline]
-    pub fn expires_at_ms(&self) -> Option<u64> {
-        Some(self.expires_at_ms).filter(|at| *at != 0)
-    }
-
-    /// The same bytes after a TOUCH, which gave the value this version and this expiry.
-    #[must_use]
-    pub fn touched(self, version: u64, options: PutOptions) -> Self {
-        Self { version, expires_at_ms: options.expires_at_ms.unwrap_or(0), ..self }
-    }
-
-    /// The buffer, for the next GET.
-    pub fn into_buf(self) -> Buf {
-        self.buf
-    }
-}
-
-impl Deref for Value {
-    type Target = [u8];
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        &self.buf[self.at.clone()]
+        let outcome = Outcome::from(ValueRef::from(&value)).with_bytes(&[]);
+        let (buf, at) = value.into_parts();
+        Self { outcome, buf, at }
     }
 }

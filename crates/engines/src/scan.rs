@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::Versioned;
 use crate::limits::{SCAN_PAGE_BYTES, SCAN_PAGE_KEYS, SCAN_PAGE_PLACES};
+use crate::operation::Version;
 
 /// Where a scan goes on. A scan begins with the default cursor.
 ///
@@ -37,7 +38,7 @@ pub struct Listed<'a> {
     /// Bytes of the value.
     pub value_bytes: u64,
     /// The value's version.
-    pub version: u64,
+    pub version: Version,
     /// When the value expires, in milliseconds since the Unix epoch.
     pub expires_at_ms: Option<u64>,
 }
@@ -51,7 +52,7 @@ pub struct Key {
     /// Bytes of the value.
     pub value_bytes: u64,
     /// The value's version.
-    pub version: u64,
+    pub version: Version,
     /// When the value expires, in milliseconds since the Unix epoch.
     pub expires_at_ms: Option<u64>,
 }
@@ -181,14 +182,19 @@ mod tests {
     fn list(place: u64, listing: &mut Listing<'_>) {
         let key = [b'a' + (place % 2) as u8, place as u8];
         let expires_at_ms = (place == 4).then_some(100);
-        listing.add(Listed { key: &key, value_bytes: 1, version: place, expires_at_ms });
+        listing.add(Listed {
+            key: &key,
+            value_bytes: 1,
+            version: Version::from_u64(place),
+            expires_at_ms,
+        });
     }
 
     #[test]
     fn a_page_has_the_keys_that_are_wanted_and_have_not_expired() {
         let step = Step { from: Cursor::default(), prefix: b"a".to_vec() };
         let page = step.page(10, 100, list);
-        let versions: Vec<_> = page.keys.iter().map(|key| key.version).collect();
+        let versions: Vec<_> = page.keys.iter().map(|key| key.version.as_u64()).collect();
         assert_eq!((versions, page.next), (vec![0, 2, 6, 8], None));
     }
 
@@ -212,7 +218,12 @@ mod tests {
     fn a_page_of_long_keys_or_of_empty_places_has_an_end_too() {
         let step = Step { from: Cursor::default(), prefix: Vec::new() };
         let long = vec![0; SCAN_PAGE_BYTES / 4];
-        let listed = Listed { key: &long, value_bytes: 1, version: 1, expires_at_ms: None };
+        let listed = Listed {
+            key: &long,
+            value_bytes: 1,
+            version: Version::from_u64(1),
+            expires_at_ms: None,
+        };
         assert_eq!(step.page(1 << 40, 0, |_, page| page.add(listed)).keys.len(), 4);
         let empty = step.page(1 << 40, 0, |_, _| ());
         assert_eq!(empty.next.map(|next| next.place), Some(SCAN_PAGE_PLACES));

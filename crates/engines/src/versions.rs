@@ -7,6 +7,7 @@
 use loch_fabric::{Fabric, RegionId, RemoteAddr};
 
 use crate::error::EngineError;
+use crate::operation::Version;
 use crate::region::{STAMP_BITS, STAMP_OFFSET};
 
 /// Stamps leased at a time: enough for half a second of a worker that does nothing else.
@@ -73,9 +74,9 @@ impl Versions {
     /// # Panics
     /// If no version is [left](Self::left).
     #[inline]
-    pub fn take(&mut self) -> u64 {
+    pub fn take(&mut self) -> Version {
         assert!(self.next < self.end, "versions are leased in time");
         self.next += 1;
-        self.next - 1
+        Version::from_u64(self.next - 1)
     }
 }

@@ -10,6 +10,7 @@ use loch_engines::EngineError;
 use loch_engines::nessie::ite::{Ite, State};
 use loch_engines::nessie::slab::{Chunk, Slab};
 use loch_engines::nessie::{Client, PutOptions};
+use loch_engines::operation::Version;
 use loch_engines::region::{EPOCH_OFFSET, STAMP_OFFSET};
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
@@ -25,7 +26,7 @@ fn get(client: &Client<ShmEndpoint>, at: RemoteAddr) -> u64 {
     region.word(at.offset()).load(Ordering::Acquire)
 }
 
-fn put(client: &Client<ShmEndpoint>, key: &[u8]) -> Result<u64, EngineError> {
+fn put(client: &Client<ShmEndpoint>, key: &[u8]) -> Result<Version, EngineError> {
     block_on(client.put(key, b"value", PutOptions::default()))
 }
 

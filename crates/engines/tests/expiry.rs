@@ -83,7 +83,8 @@ fn a_batch_knows_when_a_value_expires() {
     let keys = ["ever", "later", "over"];
     let mut seen = [None; 3];
     block_on(client.get_many(&keys, |key, found| {
-        seen[key] = found.map(|found| (found.value == keys[key].as_bytes(), found.expires_at_ms));
+        let value = found.map(|found| found.to_value());
+        seen[key] = value.map(|it| (*it == *keys[key].as_bytes(), it.expires_at_ms()));
     }))
     .unwrap();
     assert_eq!(seen, [Some((true, None)), Some((true, Some(later))), None]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loch_engines::operation::{Operation, Outcome, PutOptions};
+use loch_engines::operation::{Operation, Outcome, PutOptions, Version};
 use loch_engines::requests::packet::OutcomeWriter;
 use loch_engines::requests::*;
 use loch_fabric::shm::{Region, ShmEndpoint};
@@ -72,7 +72,7 @@ impl Rig {
     fn poll(&mut self) -> Option<Incoming> {
         let found = self.inbox.poll(&self.endpoint, &mut self.message).unwrap();
         if let Some(Incoming::Execute(ticket)) = &found {
-            let stored = OutcomeWriter::one(&Ok(Outcome::Stored(1)));
+            let stored = OutcomeWriter::one(&Ok(Outcome::Stored(Version::from_u64(1))));
             assert!(self.inbox.complete(ticket, stored).1, "it is done once");
         }
         found

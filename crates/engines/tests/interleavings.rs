@@ -17,6 +17,7 @@ use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
 use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::{Client, Conditional, Expect, PutOptions};
+use loch_engines::operation::Version;
 use loch_fabric::lanes::block_on;
 use loch_fabric::{Buf, Fabric};
 use loch_history::{Answer, Ask, History, Operation, Outcome, check};
@@ -58,26 +59,30 @@ async fn answer<F: Fabric>(client: &Client<F>, key: &[u8], ask: Ask) -> Answer {
     let plain = PutOptions::default();
     let number = |v: &[u8]| u64::from_le_bytes(v.try_into().expect("all values are numbers"));
     let conditional = |conditional| match conditional {
-        Conditional::Done(version) => Answer::Stored(version),
-        Conditional::Refused(version) => Answer::Refused(version),
+        Conditional::Done(version) => Answer::Stored(version.as_u64()),
+        Conditional::Refused(version) => Answer::Refused(version.map(Version::as_u64)),
     };
     let done = match ask {
         Ask::Get => {
             let found = client.get(key, Buf::new()).await;
-            found.map(|found| Answer::Found(found.map(|v| (number(&v), v.version()))))
+            found.map(|found| Answer::Found(found.map(|v| (number(&v), v.version().as_u64()))))
         }
-        Ask::Put(v) => client.put(key, &v.to_le_bytes(), plain).await.map(Answer::Stored),
+        Ask::Put(v) => {
+            client.put(key, &v.to_le_bytes(), plain).await.map(|it| Answer::Stored(it.as_u64()))
+        }
         Ask::PutIfAbsent(v) => {
             let done = client.put_if(key, &v.to_le_bytes(), Expect::Absent, plain).await;
             done.map(conditional)
         }
         Ask::PutIfVersion { version, value } => {
-            let expect = Expect::Version(version);
+            let expect = Expect::Version(Version::from_u64(version));
             let done = client.put_if(key, &value.to_le_bytes(), expect, plain).await;
             done.map(conditional)
         }
         Ask::Delete => client.delete(key).await.map(Answer::Deleted),
-        Ask::DeleteIfVersion(version) => client.delete_if(key, version).await.map(Answer::Deleted),
+        Ask::DeleteIfVersion(version) => {
+            client.delete_if(key, Version::from_u64(version)).await.map(Answer::Deleted)
+        }
         Ask::Add(n) => client.fetch_add(key, n).await.map(Answer::Before),
         Ask::Append(_) | Ask::Touch(_) | Ask::Update(_) | Ask::Expire(_) | Ask::Forget => {
             unreachable!("none is asked for")

@@ -15,7 +15,7 @@ use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::kv_direct::{Access, Client, Counts, Settings, Worker, service};
 use loch_engines::lines::{HostMemory, Line, Near};
-use loch_engines::operation::{Batch, Conditional, Expect, Found, Outcome, PutOptions};
+use loch_engines::operation::{Batch, Conditional, Expect, Outcome, PutOptions, ValueRef, Version};
 use loch_engines::requests::{Area, Holder, RequestMap, Timing, Turns, WorkerId};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::lanes;
@@ -173,7 +173,7 @@ fn what_comes_back_is_what_was_put() {
                 match random.random_range(0..6) {
                     0 | 1 => {
                         let version = client.put(&name, &value, PUT).await.unwrap();
-                        model.insert(key, (value, version));
+                        model.insert(key, (value, version.as_u64()));
                     }
                     2 => {
                         let was = model.remove(&key).is_some();
@@ -186,15 +186,17 @@ fn what_comes_back_is_what_was_put() {
                         match stored {
                             Conditional::Done(version) => {
                                 assert_eq!(there, None);
-                                model.insert(key, (value, version));
+                                model.insert(key, (value, version.as_u64()));
                             }
-                            Conditional::Refused(version) => assert_eq!(version, there),
+                            Conditional::Refused(version) => {
+                                assert_eq!(version, there.map(Version::from_u64))
+                            }
                         }
                     }
                     4 => assert_eq!(client.contains(&name).await, Ok(model.contains_key(&key))),
                     _ => {
                         let found = client.get(&name, Buf::new()).await.unwrap();
-                        let found = found.map(|it| (it.to_vec(), it.version()));
+                        let found = found.map(|it| (it.to_vec(), it.version().as_u64()));
                         assert_eq!(found, model.get(&key).cloned());
                     }
                 }
@@ -250,17 +252,12 @@ fn a_key_that_everybody_wants_is_counted_once_for_each() {
 async fn get_many<K: AsRef<[u8]>>(
     client: &Client<SimEndpoint>,
     keys: &[K],
-    mut found: impl FnMut(usize, Option<Found<'_>>),
+    mut found: impl FnMut(usize, Option<ValueRef<'_>>),
 ) -> Result<(), EngineError> {
     let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-    let mut done = |key: usize, outcome: Outcome<'_>| match outcome {
-        Outcome::Found { version, expires_at_ms, value } => {
-            found(key, Some(Found { version, value, expires_at_ms }));
-        }
-        other => {
-            assert_eq!(other, Outcome::Absent);
-            found(key, None);
-        }
+    let mut done = |key: usize, outcome: Outcome<'_>| {
+        assert!(matches!(outcome, Outcome::Found { .. } | Outcome::Absent), "{outcome:?}");
+        found(key, outcome.found());
     };
     client.execute_many(Batch::Get(&keys), &mut done).await
 }
@@ -271,8 +268,9 @@ async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     mut stored: impl FnMut(usize, u64),
 ) -> Result<(), EngineError> {
     let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
-    let mut done =
-        |pair: usize, outcome: Outcome<'_>| stored(pair, outcome.stored().expect("it is a PUT"));
+    let mut done = |pair: usize, outcome: Outcome<'_>| {
+        stored(pair, outcome.stored().expect("it is a PUT").as_u64())
+    };
     client.execute_many(Batch::Put(&pairs), &mut done).await
 }
 
@@ -310,8 +308,8 @@ fn a_batch_travels_in_as_few_packets_as_it_fills() {
         let missing: Vec<[u8; 4]> = at(1).skip(1_000).take(20).collect();
         let both = [&keys[..], &missing[..]].concat();
         let (before, mut found) = (messages(&client), vec![None; both.len()]);
-        let take = |number: usize, value: Option<Found<'_>>| {
-            let value = value.map(|it| it.value.to_vec());
+        let take = |number: usize, value: Option<ValueRef<'_>>| {
+            let value = value.map(|it| it.to_vec());
             assert_eq!(found[number].replace(value), None, "one answer for each key");
         };
         get_many(&client, &both, take).await.unwrap();
@@ -328,8 +326,8 @@ fn a_batch_travels_in_as_few_packets_as_it_fills() {
             client.put(key, &value(key), PUT).await.unwrap();
         }
         let mut found = vec![None; many.len()];
-        let take = |number: usize, value: Option<Found<'_>>| {
-            found[number] = Some(value.map(|it| it.value.to_vec()));
+        let take = |number: usize, value: Option<ValueRef<'_>>| {
+            found[number] = Some(value.map(|it| it.to_vec()));
         };
         get_many(&client, &many, take).await.unwrap();
         for (number, (key, found)) in many.iter().zip(found).enumerate() {
@@ -440,7 +438,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         let refused = client.put(b"k", &long, PUT).await;
         let expected = EngineError::ValueTooLong { len: VALUE_MAX + 1, max: VALUE_MAX };
         assert_eq!(refused, Err(expected));
-        let refused = client.put_if(b"k", b"v", Expect::Version(1), PUT).await;
+        let refused = client.put_if(b"k", b"v", Expect::Version(Version::from_u64(1)), PUT).await;
         assert_eq!(refused, Err(EngineError::NoVersions));
         let mut kept = Vec::new();
         let full = loop {

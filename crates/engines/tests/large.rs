@@ -45,7 +45,7 @@ fn exercise(cluster: &TestCluster) {
         block_on(other.put_many(&items, |_, _| ())).unwrap();
         let mut found = 0;
         block_on(one.get_many(&keys, |number, seen| {
-            assert!(seen.is_some_and(|seen| seen.value == values[number]), "{number} in {round}");
+            assert!(seen.is_some_and(|seen| *seen == values[number]), "{number} in {round}");
             found += 1;
         }))
         .unwrap();

@@ -20,7 +20,7 @@ use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::Ite;
 use loch_engines::nessie::{Client, Conditional, Expect, PutOptions};
-use loch_engines::operation::Found;
+use loch_engines::operation::{ValueRef, Version};
 use loch_engines::region::EPOCH_OFFSET;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, RegionId, lanes::block_on};
@@ -32,7 +32,7 @@ fn get(client: &Client<ShmEndpoint>, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn put(client: &Client<ShmEndpoint>, key: &[u8], value: &[u8]) -> u64 {
-    block_on(client.put(key, value, PutOptions::default())).unwrap()
+    block_on(client.put(key, value, PutOptions::default())).unwrap().as_u64()
 }
 
 fn delete(client: &Client<ShmEndpoint>, key: &[u8]) -> bool {
@@ -139,8 +139,8 @@ fn operate_on_many(
     match rng.random_range(0..4) {
         0 => {
             let mut seen = vec![None; keys.len()];
-            let found = |key: usize, found: Option<Found<'_>>| {
-                seen[key] = Some(found.map(|found| found.value.to_vec()));
+            let found = |key: usize, found: Option<ValueRef<'_>>| {
+                seen[key] = Some(found.map(|found| found.to_vec()));
             };
             block_on(client.get_many(&keys, found)).unwrap();
             for (key, seen) in keys.iter().zip(seen) {
@@ -184,7 +184,7 @@ fn conditions_hold_or_refuse() {
             block_on(client.put_if(b"k", value, expect, PutOptions { expires_at_ms })).unwrap()
         };
         let put_if = |value: &[u8], expect| put_until(value, expect, None);
-        assert_eq!(put_if(b"0", Expect::Version(9)), Conditional::Refused(None));
+        assert_eq!(put_if(b"0", Expect::Version(Version::from_u64(9))), Conditional::Refused(None));
         let Conditional::Done(first) = put_if(b"1", Expect::Absent) else {
             panic!("it was absent")
         };
@@ -214,7 +214,7 @@ fn conditions_hold_or_refuse() {
 /// finds.
 fn overtaken(
     cache: bool,
-    change: impl Fn(&Client<ShmEndpoint>, u64),
+    change: impl Fn(&Client<ShmEndpoint>, Version),
 ) -> Vec<(u64, Option<Vec<u8>>)> {
     let options = Options { cache: Some(cache), batched_reads: Some(true), ..Options::default() };
     let overtaken_after = |steps: u32| {
@@ -229,7 +229,7 @@ fn overtaken(
                 return None;
             }
         }
-        change(&other, version);
+        change(&other, Version::from_u64(version));
         block_on(put).unwrap();
         assert_sound(&client);
         Some((client.counts().retries.get(), get(&other, b"key")))
@@ -527,7 +527,8 @@ fn operations_take_the_documented_round_trips() {
         assert_eq!(cost(&client, &|| _ = put(&client, b"key", b"value")), by(3, 1));
         let version = put(&client, b"key", b"value");
         let put_if = || {
-            let (expect, options) = (Expect::Version(version), PutOptions::default());
+            let (expect, options) =
+                (Expect::Version(Version::from_u64(version)), PutOptions::default());
             let done = block_on(client.put_if(b"key", b"other", expect, options)).unwrap();
             assert!(matches!(done, Conditional::Done(_)));
         };

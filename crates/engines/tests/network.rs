@@ -14,7 +14,7 @@ use loch_engines::nessie::hash::{Candidates, TableMap};
 use loch_engines::nessie::ite::Ite;
 use loch_engines::nessie::slab::{Chunk, Slab};
 use loch_engines::nessie::{CacheLimits, Client, ExpiryWalk, PutOptions};
-use loch_engines::operation::{Expect, Operation};
+use loch_engines::operation::{Expect, Operation, Version};
 use loch_engines::region::{session_addr, session_left_addr, tables_offset};
 use loch_engines::scan::Cursor;
 use loch_engines::{EngineError, Kv};
@@ -302,7 +302,7 @@ const OPERATIONS: [Operation<'_>; 10] = [
         options: PutOptions { expires_at_ms: None },
     },
     Operation::Delete { of: None },
-    Operation::Delete { of: Some(1) },
+    Operation::Delete { of: Some(Version::from_u64(1)) },
     Operation::FetchAdd(1),
     Operation::Append(b"more"),
     Operation::Touch { of: None, options: PutOptions { expires_at_ms: None } },
@@ -461,7 +461,7 @@ async fn put_all(client: &Client<SimEndpoint>, first: u32, value: u8) -> VerbCou
 async fn get_all(client: &Client<SimEndpoint>, value: u8) -> VerbCount {
     let (names, mut found) = (names(0), 0);
     let get = client.get_many(&names, |_, seen| {
-        assert_eq!(seen.expect("it has a value").value, [value; 20]);
+        assert_eq!(*seen.expect("it has a value"), [value; 20]);
         found += 1;
     });
     let cost = cost_of(client, async { get.await.unwrap() }).await;

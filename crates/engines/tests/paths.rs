@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use loch_engines::operation::Outcome;
+use loch_engines::operation::{Outcome, Version};
 use loch_engines::requests::message::{Expected, ReplyHead};
 use loch_engines::requests::packet::{OutcomeWriter, Outcomes};
 use loch_engines::requests::*;
@@ -90,7 +90,7 @@ fn a_reply_is_kept_for_the_lane_that_waits_for_it() {
     let reply = |slot: u16, number: u64, version: u64| {
         let mut ticket = Ticket::new(0, 1, &Body::Hello);
         (ticket.reply, ticket.number) = (slot, number);
-        let mut message = OutcomeWriter::one(&Ok(Outcome::Stored(version)));
+        let mut message = OutcomeWriter::one(&Ok(Outcome::Stored(Version::from_u64(version))));
         ReplyHead::new(&ticket, 0, 1, message.len()).finish(Seal::CHECKSUM, &mut message);
         rig.workers[0].1.send(rig.client.process(), &message).unwrap();
         while rig.world.step() {}
@@ -101,7 +101,7 @@ fn a_reply_is_kept_for_the_lane_that_waits_for_it() {
         let head = replies.poll(&rig.client, &expected, &mut message).unwrap();
         assert!(head.is_none() || ReplyHead::read(&message, Seal::CHECKSUM) == head);
         head.map(|head| Outcomes::new(1).next(&message[..head.packet_len()]).unwrap().unwrap())
-            .map(|outcome| outcome.unwrap().stored().unwrap())
+            .map(|outcome| outcome.unwrap().stored().unwrap().as_u64())
     };
     reply(1, 7, 70);
     // Whatever others send is passed over.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loch_engines::EngineError;
 use loch_engines::limits::{PILAF_MOVES_KEPT, SCAN_PAGE_KEYS};
 use loch_engines::log::Change;
-use loch_engines::operation::{Expect, Operation, Outcome, PutOptions};
+use loch_engines::operation::{Expect, Operation, Outcome, PutOptions, Version};
 use loch_engines::pilaf::{Prepared, Reader, Shape, Store};
 use loch_engines::scan::{Cursor, Step};
 use loch_fabric::shm::{Region, ShmEndpoint};
@@ -59,7 +59,7 @@ impl Rig {
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
         match self.execute(key, Operation::Put { value, options: PutOptions::default() })? {
-            Outcome::Stored(version) => Ok(version),
+            Outcome::Stored(version) => Ok(version.as_u64()),
             other => panic!("{other:?}"),
         }
     }
@@ -67,7 +67,7 @@ impl Rig {
     fn get(&self, key: &[u8]) -> Option<(Vec<u8>, u64)> {
         let found = block_on(self.reader.get(&self.fabric, key, Buf::new())).unwrap();
         assert_eq!(block_on(self.reader.contains(&self.fabric, key)), Ok(found.is_some()));
-        found.map(|value| (value.to_vec(), value.version()))
+        found.map(|value| (value.to_vec(), value.version().as_u64()))
     }
 
     fn sound(&self) {
@@ -100,7 +100,10 @@ fn conditions_and_counters() {
         Ok(Outcome::Stored(version)) => version,
         other => panic!("{other:?}"),
     };
-    assert_eq!(rig.execute(b"k", put_if(Expect::Version(5))), Ok(Outcome::Refused(None)));
+    assert_eq!(
+        rig.execute(b"k", put_if(Expect::Version(Version::from_u64(5)))),
+        Ok(Outcome::Refused(None))
+    );
     let first = version(rig.execute(b"k", put_if(Expect::Absent)));
     assert_eq!(rig.execute(b"k", put_if(Expect::Absent)), Ok(Outcome::Refused(Some(first))));
     let second = version(rig.execute(b"k", put_if(Expect::Version(first))));
@@ -113,7 +116,7 @@ fn conditions_and_counters() {
     assert_eq!(rig.execute(b"n", Operation::FetchAdd(u64::MAX)), Ok(Outcome::Scalar(5)));
     assert_eq!(rig.get(b"n").unwrap().0, 4u64.to_le_bytes());
     let third = version(rig.execute(b"k", Operation::Append(b"w")));
-    assert_eq!(rig.get(b"k"), Some((b"vw".to_vec(), third)));
+    assert_eq!(rig.get(b"k"), Some((b"vw".to_vec(), third.as_u64())));
     rig.sound();
 }
 
@@ -127,8 +130,8 @@ fn a_touch_is_a_change_that_a_log_can_repeat() {
     let Ok(Outcome::Stored(second)) = rig.execute(b"k", touch(None, Some(later))) else {
         panic!("it has a value");
     };
-    assert_eq!(rig.get(b"k"), Some((b"value".to_vec(), second)));
-    let refused = rig.execute(b"k", touch(Some(first), None));
+    assert_eq!(rig.get(b"k"), Some((b"value".to_vec(), second.as_u64())));
+    let refused = rig.execute(b"k", touch(Some(Version::from_u64(first)), None));
     assert_eq!(refused, Ok(Outcome::Refused(Some(second))));
     let operation = touch(Some(second), Some(later + 1));
     let prepared = rig.store.prepare(&rig.fabric, b"k", &operation);
@@ -145,7 +148,7 @@ fn a_touch_is_a_change_that_a_log_can_repeat() {
         (&b"value"[..], version, Some(later + 1))
     });
     rig.store.abort(staged);
-    assert_eq!(rig.get(b"k"), Some((b"value".to_vec(), second)));
+    assert_eq!(rig.get(b"k"), Some((b"value".to_vec(), second.as_u64())));
     rig.sound();
 }
 
@@ -293,10 +296,11 @@ proptest! {
                     let operation = Operation::PutIf { value: &[2], expect, options };
                     match rig.execute(&name, operation) {
                         Ok(Outcome::Stored(version)) => {
-                            prop_assert!(model.insert(key, (vec![2], version)).is_none());
+                            prop_assert!(model.insert(key, (vec![2], version.as_u64())).is_none());
                         }
                         Ok(Outcome::Refused(version)) => {
-                            prop_assert_eq!(version, model.get(&key).map(|value| value.1));
+                            let there = model.get(&key).map(|value| value.1);
+                            prop_assert_eq!(version.map(Version::as_u64), there);
                         }
                         Ok(other) => panic!("{other:?}"),
                         Err(EngineError::OutOfMemory { .. } | EngineError::IndexFull { .. }) => (),

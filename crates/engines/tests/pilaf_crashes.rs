@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use loch_engines::EngineError;
 use loch_engines::log::{Change, LogError, MemoryStorage, Op, Policy, recover};
-use loch_engines::operation::{Expect, Operation, Outcome, PutOptions};
+use loch_engines::operation::{Expect, Operation, Outcome, PutOptions, Version};
 use loch_engines::pilaf::hash::{KeyHash, candidates};
 use loch_engines::pilaf::layout::{Entry, Root, SlotName, slot_addr};
 use loch_engines::pilaf::{Prepared, Reader, Shape, Store, StoreCounts};
@@ -150,9 +150,9 @@ async fn serve(fabric: SimEndpoint, notes: Rc<Notes>, seed: u64) {
             notes.returned(
                 at,
                 match outcome {
-                    Outcome::Stored(version) => Answer::Stored(version),
+                    Outcome::Stored(version) => Answer::Stored(version.as_u64()),
                     Outcome::Deleted(was) => Answer::Deleted(was),
-                    Outcome::Refused(version) => Answer::Refused(version),
+                    Outcome::Refused(version) => Answer::Refused(version.map(Version::as_u64)),
                     other => panic!("{other:?}"),
                 },
             );
@@ -176,7 +176,7 @@ async fn read(fabric: SimEndpoint, client: u32, notes: Rc<Notes>, seed: u64) {
                 if value[..] != setting.value_of(tag) {
                     notes.absurd.borrow_mut().push(format!("{key} has a torn value: {tag}"));
                 }
-                notes.returned(at, Answer::Found(Some((tag, value.version()))));
+                notes.returned(at, Answer::Found(Some((tag, value.version().as_u64()))));
             }
             Err(EngineError::Timeout { .. }) => notes.returned(at, Answer::NoEffect),
             Err(error) => notes.absurd.borrow_mut().push(format!("GET of {key}: {error}")),

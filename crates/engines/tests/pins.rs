@@ -9,12 +9,13 @@ use cluster::{Plan, TestCluster};
 use loch_engines::EngineError;
 use loch_engines::limits::PINS_MAX;
 use loch_engines::nessie::{Client, Conditional, Expect, Pinned, PutOptions};
+use loch_engines::operation::Version;
 use loch_fabric::lanes::{self, block_on};
 use loch_fabric::limits::LANES_PAUSE_US_MAX;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric};
 
-fn put(client: &Client<ShmEndpoint>, key: &str, value: &[u8]) -> Result<u64, EngineError> {
+fn put(client: &Client<ShmEndpoint>, key: &str, value: &[u8]) -> Result<Version, EngineError> {
     block_on(client.put(key.as_bytes(), value, PutOptions::default()))
 }
 
@@ -181,7 +182,7 @@ fn an_entry_that_was_pinned_is_read_replaced_and_scrubbed_like_any_other() {
         assert_eq!((&found[..], found.version()), (&[n; 100][..], first));
         let mut seen = 0;
         block_on(writer.get_many(&["key"], |_, found| {
-            seen += usize::from(found.is_some_and(|found| found.value == [n; 100]));
+            seen += usize::from(found.is_some_and(|found| *found == [n; 100]));
         }))
         .unwrap();
         assert_eq!(seen, 1);
@@ -215,7 +216,7 @@ fn an_expired_value_is_not_pinned_and_a_pinned_one_outlives_its_expiry() {
 }
 
 /// A PUT of a long value, which waits for a pin.
-async fn put_long(client: &Client<ShmEndpoint>, key: &str) -> Result<u64, EngineError> {
+async fn put_long(client: &Client<ShmEndpoint>, key: &str) -> Result<Version, EngineError> {
     client.put(key.as_bytes(), &[1; 60_000], PutOptions::default()).await
 }
 

@@ -12,7 +12,7 @@ use std::task::Poll;
 use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::limits::KEY_BYTES_MAX;
-use loch_engines::operation::{Conditional, Operation, Outcome, PutOptions};
+use loch_engines::operation::{Conditional, Operation, Outcome, PutOptions, Version};
 use loch_engines::requests::message::{Expected, ReplyHead};
 use loch_engines::requests::packet::{Answered, OutcomeWriter};
 use loch_engines::requests::*;
@@ -208,7 +208,7 @@ impl Rig {
 }
 
 fn stored(version: u64) -> Fate {
-    Fate::Answer(Ok(Outcome::Stored(version)))
+    Fate::Answer(Ok(Outcome::Stored(Version::from_u64(version))))
 }
 
 /// The worker's incarnation is known.
@@ -225,7 +225,7 @@ const OUT_OF_TIME: EngineError = EngineError::Timeout { timeout_us: TIMING.timeo
 #[test]
 fn a_request_is_sent_again_after_times_that_double_until_its_time_is_up() {
     let rig = Rig::new(met());
-    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(1));
+    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(Version::from_u64(1)));
     rig.script.sent.borrow_mut().clear();
     assert!(is_ambiguous(&rig.call(PUT)));
     let sent = rig.script.sent.borrow();
@@ -265,7 +265,7 @@ fn what_cannot_have_arrived_is_not_ambiguous() {
     // It goes on as soon as the worker can be reached.
     let rig = Rig::new(met().into_iter().chain((0..3).map(unreachable)).chain([stored(2)]));
     rig.call(PUT).unwrap();
-    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(2));
+    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(Version::from_u64(2)));
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_worker_that_started_anew_makes_what_was_sent_twice_ambiguous() {
     let renewed = || Fate::Stale(10);
     let rig = Rig::new(met().into_iter().chain([renewed(), stored(2)]));
     rig.call(PUT).unwrap();
-    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(2));
+    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(Version::from_u64(2)));
     let tickets = rig.script.tickets();
     assert_eq!(tickets.iter().map(|it| it.worker).collect::<Vec<_>>(), [0, 9, 9, 10]);
     assert_eq!(tickets.iter().map(|it| it.number).collect::<Vec<_>>(), [1, 2, 3, 4]);
@@ -315,7 +315,7 @@ fn a_worker_that_started_anew_makes_what_was_sent_twice_ambiguous() {
     rig.call(PUT).unwrap();
     assert!(rig.call(Operation::Get).unwrap().into_done().unwrap().into_found().unwrap().is_none());
     let rig = Rig::new([Fate::Silence].into_iter().chain(met()));
-    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(1));
+    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(Version::from_u64(1)));
 }
 
 /// The reply to an older request, of another worker, or to the session before this one.
@@ -331,11 +331,11 @@ fn a_reply_to_something_else_is_not_taken() {
         let reply = move |ticket: &Ticket| {
             let (mut ticket, mut source) = (*ticket, 1);
             wrong(&mut ticket, &mut source);
-            let packet = OutcomeWriter::one(&Ok(Outcome::Stored(5)));
+            let packet = OutcomeWriter::one(&Ok(Outcome::Stored(Version::from_u64(5))));
             (ReplyHead::new(&ticket, source, 9, packet.len()), packet)
         };
         let rig = Rig::new([Fate::Reply(Box::new(reply)), stored(6)]);
-        assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(6));
+        assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(Version::from_u64(6)));
     }
 }
 
@@ -382,9 +382,9 @@ fn a_worker_is_looked_for_at_first_and_when_it_does_not_answer() {
     rig.script.fates.borrow_mut().pop_front();
     rig.call(PUT).unwrap();
     assert_eq!((found(), rig.script.tickets()[0].worker), (2, 9));
-    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(2));
+    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(Version::from_u64(2)));
     assert_eq!(found(), 2);
-    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(3));
+    assert_eq!(rig.call(PUT).unwrap().outcome().unwrap().stored(), Ok(Version::from_u64(3)));
     assert_eq!(found(), 4);
 }
 
@@ -469,12 +469,12 @@ type Asks = fn(&Reply) -> Result<String, EngineError>;
 #[test]
 fn each_question_has_its_answer_and_no_other() {
     let answers = [
-        Outcome::Found { version: 3, expires_at_ms: Some(4), value: b"found" },
+        Outcome::Found { version: Version::from_u64(3), expires_at_ms: Some(4), value: b"found" },
         Outcome::Absent,
         Outcome::Contained(true),
         Outcome::Contained(false),
-        Outcome::Stored(6),
-        Outcome::Refused(Some(7)),
+        Outcome::Stored(Version::from_u64(6)),
+        Outcome::Refused(Some(Version::from_u64(7))),
         Outcome::Refused(None),
         Outcome::Deleted(true),
         Outcome::Deleted(false),
@@ -495,7 +495,8 @@ fn each_question_has_its_answer_and_no_other() {
         (2, Outcome::Stored(version)) => format!("{:?}", Conditional::Done(version)),
         (2, Outcome::Refused(version)) => format!("{:?}", Conditional::Refused(version)),
         (_, Outcome::Contained(is) | Outcome::Deleted(is)) => is.to_string(),
-        (_, Outcome::Stored(number) | Outcome::Scalar(number)) => number.to_string(),
+        (_, Outcome::Stored(version)) => version.to_string(),
+        (_, Outcome::Scalar(number)) => number.to_string(),
         (_, other) => unreachable!("{other:?}"),
     };
     for (number, outcome) in answers.into_iter().enumerate() {
@@ -515,7 +516,7 @@ fn each_question_has_its_answer_and_no_other() {
         match number {
             0 => {
                 let value = found.unwrap().unwrap();
-                assert_eq!((&value[..], value.version()), (&b"found"[..], 3));
+                assert_eq!((&value[..], value.version()), (&b"found"[..], Version::from_u64(3)));
                 assert_eq!(value.expires_at_ms(), Some(4));
             }
             1 => assert!(found.unwrap().is_none()),
@@ -538,7 +539,7 @@ fn a_packet_of_other_outcomes_than_one_is_no_answer() {
     let error = EngineError::ValueTooLong { len: 9, max: 8 };
     assert_eq!(told(OutcomeWriter::one(&Err(failure))).err(), Some(error));
     let mut two = OutcomeWriter::default();
-    [1, 2].iter().for_each(|version| two.push(&Ok(Outcome::Stored(*version))));
+    [1, 2].iter().for_each(|version| two.push(&Ok(Outcome::Stored(Version::from_u64(*version)))));
     for packet in [two.take(), Buf::from(vec![0]), Buf::from(vec![0x80])] {
         assert!(matches!(told(packet), Err(EngineError::Damaged { .. })));
     }

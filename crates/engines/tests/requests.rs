@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use loch_engines::epoch::Session;
 use loch_engines::error::EngineError;
-use loch_engines::operation::{Expect, Operation, Outcome, PutOptions};
+use loch_engines::operation::{Expect, Operation, Outcome, PutOptions, Version};
 use loch_engines::requests::message::Expected;
 use loch_engines::requests::packet::OutcomeWriter;
 use loch_engines::requests::*;
@@ -67,8 +67,8 @@ impl Rig {
 
     /// A PUT by a session that says it is `session`, served as a worker does.
     fn put(&mut self, session: u64) -> Result<(), EngineError> {
-        let reply = self.ask(session, put(b"value"), Outcome::Stored(5));
-        reply.map(|reply| assert_eq!(reply.outcome().unwrap().stored(), Ok(5)))
+        let reply = self.ask(session, put(b"value"), Outcome::Stored(Version::from_u64(5)));
+        reply.map(|reply| assert_eq!(reply.outcome().unwrap().stored(), Ok(Version::from_u64(5))))
     }
 
     fn ask(
@@ -156,7 +156,8 @@ fn whoever_does_not_know_the_secret_gets_nothing_done_and_no_answer() {
         panic!("the victim's own PUT is not executed");
     };
     // Its reply proves where it came from, too.
-    let (reply, _) = rig.inbox.complete(&ticket, OutcomeWriter::one(&Ok(Outcome::Stored(5))));
+    let (reply, _) =
+        rig.inbox.complete(&ticket, OutcomeWriter::one(&Ok(Outcome::Stored(Version::from_u64(5)))));
     let head = |secret| message::ReplyHead::read(&reply, Seal::of_reply(secret));
     assert!(head(SECRET).is_some() && head(None).is_none());
     assert!(message::ReplyHead::read(&reply, Seal::of_request(SECRET)).is_none());
@@ -190,11 +191,13 @@ fn a_worker_whose_requests_are_written_takes_greetings_alone_as_datagrams() {
 fn a_message_may_fill_its_slot() {
     let mut rig = Rig::new(true);
     let (value, found) = ([7; 117], [8; 136]);
-    let got = Outcome::Found { version: 5, expires_at_ms: Some(4), value: &found };
-    let (expect, options) = (Expect::Version(3), PutOptions { expires_at_ms: Some(4) });
+    let got =
+        Outcome::Found { version: Version::from_u64(5), expires_at_ms: Some(4), value: &found };
+    let (expect, options) =
+        (Expect::Version(Version::from_u64(3)), PutOptions { expires_at_ms: Some(4) });
     let longest = Operation::PutIf { value: &value, expect, options };
-    let reply = rig.ask(OWN, longest, Outcome::Stored(6)).unwrap();
-    assert_eq!(reply.outcome().unwrap().stored(), Ok(6));
+    let reply = rig.ask(OWN, longest, Outcome::Stored(Version::from_u64(6))).unwrap();
+    assert_eq!(reply.outcome().unwrap().stored(), Ok(Version::from_u64(6)));
     let reply = rig.ask(OWN + 1, Operation::Get, got);
     assert!(reply.is_err(), "the slot is another session's");
     rig.slots.borrow_mut().insert(SLOT, Holder::new(OWN + 1, SECRET));

@@ -13,6 +13,7 @@ use loch_engines::limits::CHUNK_BYTES;
 use loch_engines::nessie::dte::HEADER_BYTES;
 use loch_engines::nessie::slab::{Chunk, Slab};
 use loch_engines::nessie::{Client, PutOptions};
+use loch_engines::operation::Version;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr, lanes, lanes::block_on};
 
@@ -112,7 +113,7 @@ fn acknowledged_values_survive_while_a_slab_comes_back() {
     assert!(steps > 3, "adopting a slab takes more steps than {steps}");
 }
 
-fn store_short(client: &Client<ShmEndpoint>, key: u32) -> Result<u64, EngineError> {
+fn store_short(client: &Client<ShmEndpoint>, key: u32) -> Result<Version, EngineError> {
     block_on(client.put(&key.to_le_bytes(), &[1; 2000], PutOptions::default()))
 }
 

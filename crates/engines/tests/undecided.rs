@@ -17,6 +17,7 @@ use loch_engines::nessie::geometry::Options;
 use loch_engines::nessie::hash::Candidates;
 use loch_engines::nessie::ite::{Ite, State};
 use loch_engines::nessie::{Client, PutOptions};
+use loch_engines::operation::Version;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
 use loch_fabric::{Buf, Fabric, FabricError, RemoteAddr};
@@ -89,7 +90,7 @@ impl Slots {
             .collect()
     }
 
-    fn put(&self) -> Result<u64, EngineError> {
+    fn put(&self) -> Result<Version, EngineError> {
         block_on(self.client.put(KEY, b"new", PutOptions::default()))
     }
 

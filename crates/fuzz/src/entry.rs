@@ -132,7 +132,7 @@ fn data_entry(classes: &Classes, shape: &Shape, bytes: &[u8]) {
         assert_eq!(classes.by_id(class.id, class.chunks), Some(class));
     }
     // It may be said to start anywhere; where that is, if it is an entry, is said in one way.
-    for offset in [0, 128, header.version, header.generation] {
+    for offset in [0, 128, header.version.as_u64(), header.generation] {
         let place = Place { dti: 0, offset };
         if offset < shape.geometry.data_bytes()
             && let Some(entry) = class.entry(place)

@@ -63,8 +63,7 @@ pub use api::table::pinned::Pinned;
 pub use api::table::reservation::Reservation;
 pub use api::table::scan::{ParseScanCursorError, Scan, ScanCursor, ScanPage, ScannedKey};
 pub use api::table::touch::Expiry;
-pub use api::table::{Conditional, Expect, PutOptions, Table};
-pub use api::value::{Value, ValueRef, Version};
+pub use api::table::{PutOptions, Table};
 pub use client::counters::Counters;
 pub use client::options::ConnectOptions;
 pub use error::{Error, Result};
@@ -81,6 +80,7 @@ pub use loch_engines::engine::FunctionConfig;
 pub use loch_engines::error::{EngineError, ErrorKind};
 pub use loch_engines::nessie::options::TableProtocol;
 pub use loch_engines::nessie::{CacheLimits, CheckReport, ForgottenOf, Usage};
+pub use loch_engines::operation::{Conditional, Expect, Value, ValueRef, Version};
 /// An engine, with the options of a table.
 pub use loch_engines::registry::Options as Engine;
 pub use loch_engines::size::{ByteSize, ParseSizeError};

@@ -418,7 +418,7 @@ async fn look(client: &Client, notes: &Notes, setting: &Setting) -> Result<(), S
             None => None,
             Some(value) => {
                 let tag = tag_of(value, setting, key < setting.numbers);
-                Some((tag.ok_or("a torn value at rest")?, value.version()))
+                Some((tag.ok_or("a torn value at rest")?, value.version().as_u64()))
             }
         };
         notes.operations.borrow_mut().push(Operation {

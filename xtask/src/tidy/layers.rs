@@ -139,7 +139,7 @@ const LAYERS: [Layers; 16] = [
         order: &[
             &[
                 "checksum", "key_hash", "limits", "lines", "planted", "room", "secret", "size",
-                "spare", "sync",
+                "spare", "sync", "value",
             ],
             &["error"],
             &["functions"],

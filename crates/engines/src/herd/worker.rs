@@ -28,6 +28,7 @@ use super::pipeline::Pipeline;
 use super::storage::Partition;
 use crate::error::EngineError;
 use crate::limits::PACKET_OPS_MAX;
+use crate::operation::Version;
 use crate::requests::mailboxes::PACKET_MESSAGE_BYTES;
 use crate::requests::packet::{Cursor, Packed};
 use crate::requests::{Failure, RequestMap, Results, Round, Server, Sessions, Ticket, WorkerId};
@@ -214,7 +215,7 @@ impl<F: Fabric + Messages, M: DerefMut<Target = [u64]>> Worker<F, M> {
         if self.known == 0 {
             self.begin();
         }
-        let version = if packed.is_read() { 0 } else { self.versions.take() };
+        let version = if packed.is_read() { Version::default() } else { self.versions.take() };
         let now_ms = *self.now_ms.get_or_insert_with(|| self.requests.fabric().wall_ms());
         let Open { ticket, message, readable, .. } =
             self.open.front().expect("an operation's request is open");

@@ -16,6 +16,7 @@ use super::slab::{Class, Place};
 use crate::error::EngineError;
 use crate::limits::{KEY_BYTES_MAX, KV_DIRECT_KEPT_LINES_MAX};
 use crate::lines::Line;
+use crate::operation::Version;
 
 /// Bytes of a version, and of a time of expiry.
 const WORD: usize = 8;
@@ -41,7 +42,7 @@ pub struct Draft<'a> {
     /// The value.
     pub value: &'a [u8],
     /// The version, which a table without versions does not keep.
-    pub version: u64,
+    pub version: Version,
     /// When the value expires.
     pub expires_at_ms: Option<u64>,
 }
@@ -67,8 +68,9 @@ pub(super) struct Parts {
 impl Parts {
     /// Writes a version and a time of expiry to their places in a body.
     #[inline(always)]
-    pub fn stamp(&self, body: &mut [u8], version: u64, expires_at_ms: Option<u64>) {
-        let words = [(self.version_at, version), (self.expiry_at, expires_at_ms.unwrap_or(0))];
+    pub fn stamp(&self, body: &mut [u8], version: Version, expires_at_ms: Option<u64>) {
+        let words =
+            [(self.version_at, version.as_u64()), (self.expiry_at, expires_at_ms.unwrap_or(0))];
         for (at, word) in words {
             if let Some(at) = at {
                 body[at..at + WORD].copy_from_slice(&word.to_le_bytes());
@@ -118,7 +120,7 @@ impl Format {
         }
         put(draft.key);
         if self.versions {
-            put(&draft.version.to_le_bytes());
+            put(&draft.version.as_u64().to_le_bytes());
         }
         if let Some(at) = draft.expires_at_ms {
             put(&at.to_le_bytes());
@@ -248,7 +250,7 @@ pub struct Item {
     parts: Parts,
     home: Option<Home>,
     /// The version; 0 in a table without versions.
-    pub version: u64,
+    pub version: Version,
     /// When the value expires.
     pub expires_at_ms: Option<u64>,
 }
@@ -298,10 +300,10 @@ impl Item {
     }
 
     /// Gives the entry another version and time of expiry, if its bytes have these fields.
-    pub(super) fn stamp(&mut self, version: u64, expires_at_ms: Option<u64>) {
+    pub(super) fn stamp(&mut self, version: Version, expires_at_ms: Option<u64>) {
         let body = &mut self.lines.as_mut_bytes()[self.body.clone()];
         self.parts.stamp(body, version, expires_at_ms);
-        self.version = if self.parts.version_at.is_some() { version } else { 0 };
+        self.version = if self.parts.version_at.is_some() { version } else { Version::default() };
         self.expires_at_ms = expires_at_ms;
     }
 
@@ -340,7 +342,7 @@ impl Item {
         let word = |at: Option<usize>| {
             at.map(|at| u64::from_le_bytes(*bytes[at..].first_chunk().expect("parts are inside")))
         };
-        self.version = word(parts.version_at).unwrap_or(0);
+        self.version = word(parts.version_at).map(Version::from_u64).unwrap_or_default();
         self.expires_at_ms = word(parts.expiry_at);
         (self.parts, self.body, self.home) = (parts, body, Some(home));
         Ok(true)
@@ -368,6 +370,7 @@ mod tests {
         ) {
             let key_bytes = format.key_bytes.map_or(if long_key { 300 } else { 9 }, usize::from);
             let key: Vec<u8> = (0..key_bytes).map(|i| i as u8).collect();
+            let version = Version::from_u64(version * u64::from(format.versions));
             let draft = Draft { key: &key, value: &value, version, expires_at_ms };
             let expires = expires_at_ms.is_some();
             let mut body = vec![0; format.body_bytes(key.len(), value.len(), expires) as usize];
@@ -380,7 +383,7 @@ mod tests {
             let at = 3..3 + body.len();
             prop_assert_eq!(item.become_entry(&format, &key, at.clone(), expires, home), Ok(true));
             prop_assert_eq!((item.key(), item.value()), (&key[..], &value[..]));
-            prop_assert_eq!(item.version, version * u64::from(format.versions));
+            prop_assert_eq!(item.version, version);
             prop_assert_eq!(item.expires_at_ms, expires_at_ms);
             let mut other = key.clone();
             other[key_bytes - 1] ^= 1;

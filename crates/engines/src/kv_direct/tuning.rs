@@ -251,6 +251,7 @@ mod tests {
     use crate::kv_direct::item::Item;
     use crate::kv_direct::storage::{Options, Plan, Storage};
     use crate::lines::{HostMemory, Line, Near};
+    use crate::operation::Version;
     use loch_fabric::lanes::block_on;
 
     const SEED: u64 = 5;
@@ -290,7 +291,7 @@ mod tests {
             block_on(async {
                 let hash = KeyHash::of(SEED, &key);
                 let mut lookup = storage.lookup(hash, &key, item).await.unwrap();
-                storage.store(&mut lookup, &key, value, 0, None).await.is_ok()
+                storage.store(&mut lookup, &key, value, Version::from_u64(0), None).await.is_ok()
             })
         }
 

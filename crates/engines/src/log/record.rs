@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::checksum::checksum;
 use crate::limits::KEY_BYTES_MAX;
+use crate::operation::Version;
 
 /// First word of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"LOCHLOG\0");
@@ -73,7 +74,7 @@ pub enum Change<'a> {
         /// The value's bytes.
         value: &'a [u8],
         /// The value's version.
-        version: u64,
+        version: Version,
         /// When the value expires, in milliseconds since the Unix epoch.
         expires_at_ms: Option<u64>,
     },
@@ -194,7 +195,7 @@ impl Header {
 pub fn write(segment: u64, record: &Record<'_>, buf: &mut Vec<u8>) {
     let (kind, number, key, value, expiry) = match record.op {
         Op::Change { key, change: Change::Put { value, version, expires_at_ms } } => {
-            (code::PUT, version, key, value, expires_at_ms)
+            (code::PUT, version.as_u64(), key, value, expires_at_ms)
         }
         Op::Change { key, change: Change::Delete } => (code::DELETE, 0, key, &[][..], None),
         Op::Lease { end } => (code::LEASE, end, &[][..], &[][..], None),
@@ -273,9 +274,10 @@ pub fn read(segment: u64, bytes: &[u8]) -> Option<(Record<'_>, usize)> {
     let number = raw.number;
     let expires_at_ms = (raw.flags & code::EXPIRES != 0).then_some(raw.expires_at_ms);
     let op = match raw.kind {
-        code::PUT if key_len > 0 => {
-            Op::Change { key, change: Change::Put { value, version: number, expires_at_ms } }
-        }
+        code::PUT if key_len > 0 => Op::Change {
+            key,
+            change: Change::Put { value, version: Version::from_u64(number), expires_at_ms },
+        },
         code::DELETE if key_len > 0 => Op::Change { key, change: Change::Delete },
         code::LEASE => Op::Lease { end: number },
         code::SEAL => Op::Seal { next: number },
@@ -317,7 +319,7 @@ mod tests {
     /// A key has at least one byte, and records are counted from 1.
     #[test]
     fn what_no_log_writes_is_no_record() {
-        let put = Change::Put { value: b"v", version: 1, expires_at_ms: None };
+        let put = Change::Put { value: b"v", version: Version::from_u64(1), expires_at_ms: None };
         let read_of = |lsn: u64, op: Op<'_>| {
             let mut bytes = Vec::new();
             write(9, &Record { lsn, durable: 0, op }, &mut bytes);
@@ -338,7 +340,8 @@ mod tests {
             key in prop::collection::vec(any::<u8>(), 1..40),
             value in prop::collection::vec(any::<u8>(), 0..60),
         ) {
-            let put = Change::Put { value: &value, version: number, expires_at_ms };
+            let version = Version::from_u64(number);
+            let put = Change::Put { value: &value, version, expires_at_ms };
             for op in [
                 Op::Change { key: &key, change: put },
                 Op::Change { key: &key, change: Change::Delete },

@@ -9,7 +9,9 @@ use super::client::{Attempts, Client};
 use super::published;
 use crate::error::EngineError;
 use crate::kv::Kv;
-use crate::operation::{Batch, Conditional, Expect, Found, Operation, Outcome, PutOptions, Value};
+use crate::operation::{
+    Batch, Conditional, Expect, Operation, Outcome, PutOptions, Value, ValueRef, Version,
+};
 use crate::planted::{self, Bug};
 
 /// Forwards the methods that have the same names in both protocols.
@@ -78,7 +80,7 @@ macro_rules! kv {
                 key: &[u8],
                 value: &[u8],
                 options: PutOptions,
-            ) -> impl Future<Output = Result<u64, EngineError>> {
+            ) -> impl Future<Output = Result<Version, EngineError>> {
                 self.put(key, value, options)
             }
 
@@ -99,7 +101,7 @@ macro_rules! kv {
             fn delete_if(
                 &self,
                 key: &[u8],
-                version: u64,
+                version: Version,
             ) -> impl Future<Output = Result<bool, EngineError>> {
                 self.delete_if(key, version)
             }
@@ -151,7 +153,7 @@ kv!(Client;
     ) -> Result<(), EngineError> {
         match batch {
             Batch::Get(keys) => {
-                let found = |number, found: Option<Found<'_>>| {
+                let found = |number, found: Option<ValueRef<'_>>| {
                     done(number, found.map_or(Outcome::Absent, Outcome::from));
                 };
                 self.get_many(keys, found).await
@@ -177,7 +179,7 @@ async fn append<F: Fabric>(
     base: &Client<F>,
     key: &[u8],
     bytes: &[u8],
-) -> Result<u64, EngineError> {
+) -> Result<Version, EngineError> {
     let mut attempts = Attempts::default();
     loop {
         let found = client.get(key, Buf::new()).await?;
@@ -204,10 +206,10 @@ async fn touch<F: Fabric>(
     client: &impl Kv<Fabric = F>,
     base: &Client<F>,
     key: &[u8],
-    of: Option<u64>,
+    of: Option<Version>,
     options: PutOptions,
     mut buf: Buf,
-) -> Result<Result<Value, Option<u64>>, EngineError> {
+) -> Result<Result<Value, Option<Version>>, EngineError> {
     let mut attempts = Attempts::default();
     loop {
         let Some(found) = client.get(key, buf).await? else { return Ok(Err(None)) };
@@ -217,10 +219,12 @@ async fn touch<F: Fabric>(
         }
         if planted::is(Bug::TouchPutsAnyway) {
             let version = client.put(key, &found, options).await?;
-            return Ok(Ok(found.touched(version, options)));
+            return Ok(Ok(found.touched(version, options.expires_at_ms)));
         }
         match client.put_if(key, &found, Expect::Version(version), options).await? {
-            Conditional::Done(version) => return Ok(Ok(found.touched(version, options))),
+            Conditional::Done(version) => {
+                return Ok(Ok(found.touched(version, options.expires_at_ms)));
+            }
             Conditional::Refused(_) => attempts.again(base).await?,
         }
         buf = found.into_buf();

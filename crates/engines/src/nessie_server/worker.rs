@@ -9,7 +9,7 @@ use crate::error::EngineError;
 use crate::kv::Kv;
 use crate::nessie;
 use crate::nessie::hash::KeyHash;
-use crate::operation::{Batch, Done, Operation, Outcome};
+use crate::operation::{Batch, Done, Operation, Outcome, Version};
 use crate::planted::{self, Bug};
 use crate::requests::bells::Rings;
 use crate::requests::message::REPLY_TRAILER_BYTES;
@@ -141,7 +141,7 @@ impl<F: Fabric> Worker<F> {
             done += self.execute_some(&operations[done..], done, packet, results).await;
         }
         if skipped {
-            results.take(done, &Ok(Outcome::Stored(0)));
+            results.take(done, &Ok(Outcome::Stored(Version::default())));
             done += 1;
         }
         (done..count).for_each(|number| results.take(number, &Err(Failure::Malformed)));

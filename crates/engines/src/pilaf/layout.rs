@@ -18,6 +18,7 @@ use loch_fabric::RemoteAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::checksum::checksum;
+use crate::operation::Version;
 
 /// Words of a root and of an entry: a cache line each.
 pub const LINE_WORDS: usize = 8;
@@ -75,7 +76,7 @@ pub struct Entry {
     /// [`checksum`] of the value.
     pub value_checksum: u64,
     /// The version that users see.
-    pub version: u64,
+    pub version: Version,
     checksum: u64,
 }
 
@@ -148,7 +149,7 @@ impl Entry {
         flags: 0,
         key_checksum: 0,
         value_checksum: 0,
-        version: 0,
+        version: Version::from_u64(0),
         checksum: 0,
     };
 
@@ -156,7 +157,7 @@ impl Entry {
     ///
     /// # Panics
     /// If the key or the value is longer than the limits allow.
-    pub fn of(hash: u64, version: u64, key: &[u8], value: &[u8], expiry: Option<u64>) -> Self {
+    pub fn of(hash: u64, version: Version, key: &[u8], value: &[u8], expiry: Option<u64>) -> Self {
         let key_checksum = match expiry {
             None => checksum(key),
             Some(ms) => checksum(&[&ms.to_le_bytes(), key].concat()),
@@ -296,6 +297,7 @@ mod tests {
             key in prop::collection::vec(any::<u8>(), 1..40),
             value in prop::collection::vec(any::<u8>(), 0..80),
         ) {
+            let version = Version::from_u64(version);
             let entry = Entry { grain, ..Entry::of(hash, version, &key, &value, expires) };
             let entry = entry.sealed(stamp, NAME);
             let words = entry.words();
@@ -315,7 +317,7 @@ mod tests {
             key in prop::collection::vec(any::<u8>(), 1..40),
             value in prop::collection::vec(any::<u8>(), 0..80),
         ) {
-            let entry = Entry::of(1, 2, &key, &value, expires);
+            let entry = Entry::of(1, Version::from_u64(2), &key, &value, expires);
             let expiry = expires.map(u64::to_le_bytes);
             let extent = extent_parts(&expiry, &key, &value).concat();
             prop_assert_eq!(extent.len(), entry.extent_len());

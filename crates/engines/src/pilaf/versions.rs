@@ -13,6 +13,7 @@ use loch_fabric::{Fabric, RemoteAddr};
 use super::layout::{LEASES_OFFSET, LINE_BYTES};
 use crate::checksum::checksum;
 use crate::error::EngineError;
+use crate::operation::Version;
 
 /// The low bits of a version, which hold its node's number: each node numbers for itself.
 const NODE_BITS: u32 = 8;
@@ -50,8 +51,8 @@ impl Versions {
     }
 
     /// Makes all later versions higher than this one.
-    pub fn outgrow(&mut self, version: u64) {
-        self.skip_to((version >> NODE_BITS) + 1);
+    pub fn outgrow(&mut self, version: Version) {
+        self.skip_to((version.as_u64() >> NODE_BITS) + 1);
     }
 
     /// Takes note that the numbers below `end` were leased.
@@ -61,13 +62,13 @@ impl Versions {
     }
 
     /// The next version; `None` if a lease is needed first.
-    pub fn take(&mut self) -> Option<u64> {
+    pub fn take(&mut self) -> Option<Version> {
         if self.next == self.end {
             return None;
         }
         let version = self.next << NODE_BITS | u64::from(self.node);
         self.next += 1;
-        Some(version)
+        Some(Version::from_u64(version))
     }
 
     /// Leases a block and returns its end. The end has to be in the log too, durably, before a

@@ -425,7 +425,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::operation::{Expect, PutOptions};
+    use crate::operation::{Expect, PutOptions, Version};
 
     const SEAL: Seal = Seal::CHECKSUM;
 
@@ -436,13 +436,17 @@ mod tests {
             Operation::Contains,
             Operation::Put { value, options },
             Operation::PutIf { value, expect: Expect::Absent, options },
-            Operation::PutIf { value, expect: Expect::Version(operand), options },
+            Operation::PutIf {
+                value,
+                expect: Expect::Version(Version::from_u64(operand)),
+                options,
+            },
             Operation::Delete { of: None },
-            Operation::Delete { of: Some(operand) },
+            Operation::Delete { of: Some(Version::from_u64(operand)) },
             Operation::FetchAdd(operand),
             Operation::Append(value),
             Operation::Touch { of: None, options },
-            Operation::Touch { of: Some(operand), options },
+            Operation::Touch { of: Some(Version::from_u64(operand)), options },
         ]
     }
 

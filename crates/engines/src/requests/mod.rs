@@ -39,7 +39,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use loch_engines::epoch::Session;
-//! use loch_engines::operation::{Operation, Outcome};
+//! use loch_engines::operation::{Operation, Outcome, Version};
 //! use loch_engines::requests::*;
 //! # use loch_fabric::{Buf, Fabric, RegionId, RemoteAddr, lanes::block_on, shm::*};
 //! # let dir = tempfile::tempdir()?;
@@ -69,13 +69,14 @@
 //! let requester =
 //!     Requester::new(map.clone(), &session, 0, ByWrite { home }, replies, Timing::default());
 //!
+//! let version = Version::from_u64(5);
 //! let asks = requester.call(&client, to, b"key", Operation::Get, Buf::new());
 //! let serves = async {
 //!     let mut message = Buf::new();
 //!     loop {
 //!         if let Some(Incoming::Execute(ticket)) = inbox.poll(&server, &mut message)? {
 //!             assert_eq!(ticket.request(&message).expect("it is whole").key, b"key");
-//!             let found = Outcome::Found { version: 5, expires_at_ms: None, value: b"value" };
+//!             let found = Outcome::Found { version, expires_at_ms: None, value: b"value" };
 //!             let (reply, _) = inbox.complete(&ticket, packet::OutcomeWriter::one(&Ok(found)));
 //!             return send_reply(&server, &map, home, &ticket, reply).await.1;
 //!         }
@@ -90,7 +91,7 @@
 //! #     asks.as_mut().poll(cx)
 //! # }))?;
 //! let value = reply.into_done()?.into_found()?.expect("it is there");
-//! assert_eq!((&value[..], value.version()), (&b"value"[..], 5));
+//! assert_eq!((&value[..], value.version()), (&b"value"[..], version));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -119,10 +119,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::operation::Version;
     use crate::requests::packet::Outcomes;
 
     fn found(value: &[u8]) -> Answered<'_> {
-        Ok(Outcome::Found { version: 7, expires_at_ms: None, value })
+        Ok(Outcome::Found { version: Version::from_u64(7), expires_at_ms: None, value })
     }
 
     proptest! {

@@ -11,6 +11,7 @@ use loch_engines::kv_direct::item::Item;
 use loch_engines::kv_direct::key::KeyHash;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};
 use loch_engines::lines::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
+use loch_engines::operation::Version;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -178,7 +179,7 @@ pub async fn entries<H: HostMemory>(
             let most = [8, 20, 60, 900][up_to(random, 3) as usize];
             let value = vec![choice as u8 + number as u8; up_to(random, most) as usize];
             // There may be no room.
-            if storage.store(&mut lookup, &key, &value, 0, None).await.is_ok() {
+            if storage.store(&mut lookup, &key, &value, Version::from_u64(0), None).await.is_ok() {
                 known.borrow_mut().insert(number, value);
             }
         } else if choice == 4 {

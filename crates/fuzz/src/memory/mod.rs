@@ -19,6 +19,7 @@ use loch_fabric::lanes::block_on;
 use loch_fabric::{Buf, RegionId};
 
 use crate::input::Input;
+use loch_engines::operation::Version;
 use table::{OWNERS, VALUE_BYTES_MAX, World};
 use watch::{Change, Watch};
 
@@ -120,11 +121,11 @@ async fn act(client: &Client<Watch>, ask: Ask) {
         4 => drop(client.put_if(key, value, Expect::Absent, options).await),
         5 => {
             let version = client.get(key, Buf::new()).await.ok().flatten().map(|f| f.version());
-            let expect = Expect::Version(version.unwrap_or(1));
+            let expect = Expect::Version(version.unwrap_or(Version::from_u64(1)));
             drop(client.put_if(key, value, expect, options).await);
         }
         6 => drop(client.delete(key).await),
-        7 => drop(client.delete_if(key, ask.arg as u64).await),
+        7 => drop(client.delete_if(key, Version::from_u64(ask.arg as u64)).await),
         8 if ask.arg & 1 == 0 => drop(client.fetch_add(key, ask.arg as u64).await),
         8 => drop(client.append(key, value).await),
         9 if ask.arg & 2 == 0 => drop(client.contains(key).await),

@@ -4,10 +4,8 @@
 //! | --- | --- |
 //! | `cluster.rs` | a cluster and its nodes |
 //! | `table/` | the operations: blocking, as futures, and on values in place; scans |
-//! | `value.rs` | a value, and its version |
 //! | `lambda.rs` | functions by which workers compute |
 
 pub(crate) mod cluster;
 pub(crate) mod lambda;
 pub(crate) mod table;
-pub(crate) mod value;

@@ -1,6 +1,6 @@
 //! The clients that do operations on many keys together, rather than as many single ones.
 
-use loch_engines::operation::{Batch, Found, Outcome};
+use loch_engines::operation::{Batch, Outcome, ValueRef, Version};
 use loch_engines::{EngineError, nessie};
 use loch_fabric::shm::ShmEndpoint;
 
@@ -22,7 +22,7 @@ impl Batching<'_> {
     pub async fn get_many<K: AsRef<[u8]>>(
         self,
         keys: &[K],
-        mut found: impl FnMut(usize, Option<Found<'_>>),
+        mut found: impl FnMut(usize, Option<ValueRef<'_>>),
     ) -> Result<(), EngineError> {
         let client = match self {
             Self::Near(client) => return client.get_many(keys, found).await,
@@ -31,12 +31,7 @@ impl Batching<'_> {
         // Boxed, so that the future is as small as batches on one host need it.
         let get = async {
             let keys = bytes(keys);
-            let mut done = |key: usize, outcome: Outcome<'_>| match outcome {
-                Outcome::Found { version, expires_at_ms, value } => {
-                    found(key, Some(Found { version, value, expires_at_ms }));
-                }
-                _ => found(key, None),
-            };
+            let mut done = |key: usize, outcome: Outcome<'_>| found(key, outcome.found());
             client.execute_many(Batch::Get(&keys), &mut done).await
         };
         Box::pin(get).await
@@ -49,7 +44,7 @@ impl Batching<'_> {
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         self,
         pairs: &[(K, V)],
-        mut stored: impl FnMut(usize, u64),
+        mut stored: impl FnMut(usize, Version),
     ) -> Result<(), EngineError> {
         let client = match self {
             Self::Near(client) => return client.put_many(pairs, stored).await,

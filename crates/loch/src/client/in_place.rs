@@ -1,5 +1,6 @@
 //! A value that is written in the place where readers will find it.
 
+use loch_engines::operation::Version;
 use loch_engines::registry::Operating;
 use loch_engines::{EngineError, nessie};
 use loch_fabric::Fabric;
@@ -25,7 +26,7 @@ pub(crate) trait InPlace {
     fn read(&self, len: usize) -> Operating<'_, Vec<u8>>;
 
     /// Makes the entry the key's value. Returns the version.
-    fn commit<'a>(self: Box<Self>) -> Operating<'a, u64>
+    fn commit<'a>(self: Box<Self>) -> Operating<'a, Version>
     where
         Self: 'a;
 }
@@ -47,7 +48,7 @@ impl<F: Fabric> InPlace for nessie::Reservation<'_, F> {
         Box::pin(self.read(len))
     }
 
-    fn commit<'a>(self: Box<Self>) -> Operating<'a, u64>
+    fn commit<'a>(self: Box<Self>) -> Operating<'a, Version>
     where
         Self: 'a,
     {

@@ -471,6 +471,7 @@ mod tests {
     use loch_engines::scan::{Cursor, Key};
 
     use super::*;
+    use loch_engines::operation::Version;
     use proptest::prelude::*;
 
     fn hello() -> Request {
@@ -523,7 +524,12 @@ mod tests {
         let refused = Reply::Refused(Refused::new(Code::Order, "hello comes first"));
         // The longest key has room in a frame.
         let key = vec![0xab; KEY_BYTES_MAX];
-        let key = Key { key, value_bytes: 1 << 40, version: u64::MAX, expires_at_ms: Some(0) };
+        let key = Key {
+            key,
+            value_bytes: 1 << 40,
+            version: Version::from_u64(u64::MAX),
+            expires_at_ms: Some(0),
+        };
         let page = Page { keys: vec![key.clone(); 1], next: Some(Cursor::default()) };
         let scanned = Reply::Told(Told::Scanned(page));
         for reply in [welcome, refused, scanned, Reply::Closed {}] {

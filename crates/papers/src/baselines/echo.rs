@@ -11,7 +11,7 @@ use loch::VerbCount;
 use loch_bench::error::TargetError;
 use loch_bench::spec::Spec;
 use loch_engines::epoch::Session;
-use loch_engines::operation::{Operation, Outcome, Value};
+use loch_engines::operation::{Operation, Outcome, Value, Version};
 use loch_engines::requests::packet::Answered;
 use loch_engines::requests::{
     BySend, ByUnreliableWrite, Failure, ReplyPath, Request, RequestMap, RequestPath, Requester,
@@ -173,10 +173,12 @@ impl<W: EchoPaths> Baseline for Echo<W> {
 impl<F: Thread> Execute<F> for Reflector {
     fn execute(&mut self, _: &F, request: Request<'_>) -> Answered<'_> {
         match request.operation {
-            Operation::Get => {
-                Ok(Outcome::Found { version: 0, expires_at_ms: None, value: &self.value })
-            }
-            Operation::Put { .. } => Ok(Outcome::Stored(0)),
+            Operation::Get => Ok(Outcome::Found {
+                version: Version::from_u64(0),
+                expires_at_ms: None,
+                value: &self.value,
+            }),
+            Operation::Put { .. } => Ok(Outcome::Stored(Version::from_u64(0))),
             _ => Err(Failure::Unsupported),
         }
     }

@@ -11,7 +11,7 @@ use loch::VerbCount;
 use loch_bench::error::TargetError;
 use loch_bench::spec::Spec;
 use loch_engines::epoch::Session;
-use loch_engines::operation::{Operation, Outcome, Value};
+use loch_engines::operation::{Operation, Outcome, Value, Version};
 use loch_engines::requests::packet::Answered;
 use loch_engines::requests::{
     ByUnreliableWrite, Failure, Request, RequestMap, Requester, Sessions, Timing, WorkerId,
@@ -122,7 +122,7 @@ impl<F: Thread> Execute<F> for Keeper {
             return Err(Failure::Unsupported);
         };
         match self.0.put(fabric, request.key, value) {
-            Ok(()) => Ok(Outcome::Stored(0)),
+            Ok(()) => Ok(Outcome::Stored(Version::from_u64(0))),
             Err(error) => Err(Failure::from(&error)),
         }
     }
@@ -159,7 +159,7 @@ impl<F: Thread> Client<F> {
         if checksum(name, &buf[value.clone()]) != expected {
             return Ok(Look::Torn(buf));
         }
-        Ok(Look::Found(Value::new(buf, value, 0, None)))
+        Ok(Look::Found(Value::new(buf, value, Version::from_u64(0), None)))
     }
 
     async fn read(&self, at: RemoteAddr, len: usize, mut buf: Buf) -> Result<Buf, EngineError> {

@@ -21,6 +21,7 @@ use super::packet::{Operation, Packet};
 use super::shape::Shape;
 use super::totals::{Measured, Totals};
 use super::workload::{Kind, Source, Workload};
+use loch_engines::operation::Version;
 
 /// Host memory's lines for each line of the card's: 64 GiB and 4 GiB (kv-direct §3.3.4).
 const LINES_PER_DRAM_LINE: u32 = 16;
@@ -111,7 +112,7 @@ async fn fill(setup: &Setup, chip: &Chip) -> CardProcessor {
         let key = &key[..workload.key_bytes];
         let hash = KeyHash::of(seed, key);
         let mut lookup = storage.lookup(hash, key, &mut item).await.expect("a new table is whole");
-        let stored = storage.store(&mut lookup, key, &value, 0, None).await;
+        let stored = storage.store(&mut lookup, key, &value, Version::from_u64(0), None).await;
         stored.expect("memory is planned for twice as much");
     }
     let settings =
@@ -133,7 +134,7 @@ async fn warm(processor: &CardProcessor, setup: &Setup) {
         let hash = KeyHash::of(setup.seed, key);
         let mut lookup = storage.lookup(hash, key, &mut item).await.expect("the table is whole");
         if source.kind() != Kind::Get {
-            let stored = storage.store(&mut lookup, key, &value, 0, None).await;
+            let stored = storage.store(&mut lookup, key, &value, Version::from_u64(0), None).await;
             stored.expect("the value has its place");
         }
     }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use loch_engines::limits::BATCH_KEYS;
-use loch_engines::operation::Found;
+use loch_engines::operation::{ValueRef, Version};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::Fabric;
 use loch_history::{Answer, Ask, Outcome};
@@ -131,7 +131,8 @@ impl Begun<'_> {
             (key_name(*key), value_of(*value, self.setting, *key < self.setting.numbers))
         };
         let pairs: Vec<_> = self.keys.iter().zip(asks).map(pair).collect();
-        let stored = |pair: usize, version| {
+        let stored = |pair: usize, version: Version| {
+            let version = version.as_u64();
             self.notes.told(self.keys[pair], version);
             self.follow(pair);
             self.answer(pair, Answer::Stored(version));
@@ -153,13 +154,14 @@ impl Begun<'_> {
 
     async fn get(&self, client: &Client) -> Result<(), EngineError> {
         let called_ms = client.fabric().wall_ms();
-        let found = |name: usize, found: Option<Found<'_>>| {
+        let found = |name: usize, found: Option<ValueRef<'_>>| {
             let value = found.map(|found| found.to_value());
             let key = name.checked_sub(self.others).map(|at| self.keys[at]);
             let found = value.zip(key).map(|(value, key)| {
                 let tag = self.notes.tag_of(&value, key, called_ms, self.setting);
-                self.notes.told(key, value.version());
-                (tag, value.version())
+                let version = value.version().as_u64();
+                self.notes.told(key, version);
+                (tag, version)
             });
             self.answer(name, Answer::Found(found));
         };

@@ -56,8 +56,8 @@ pub(super) async fn operate(
     }
     let value = Value::new_whole(first.clone(), pinned.version(), pinned.expires_at_ms());
     let tag = notes.tag_of(&value, key, called_ms, setting);
-    notes.told(key, pinned.version());
-    notes.returned(at, Outcome::Known(Answer::Found(Some((tag, pinned.version())))));
+    notes.told(key, pinned.version().as_u64());
+    notes.returned(at, Outcome::Known(Answer::Found(Some((tag, pinned.version().as_u64())))));
     let looks = random.borrow_mut().random_range(1..=LOOKS_MAX);
     for look in 1..=looks {
         let (pauses, us) = {

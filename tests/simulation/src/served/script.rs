@@ -126,7 +126,7 @@ impl Program for Plain {
                 let found = found.map_err(|error| format!("at the end: {error}"))?;
                 let tag = |value: &[u8]| tag_of(value).ok_or("a torn value at the end");
                 let found = match found {
-                    Some(value) => Some((tag(&value)?, value.version())),
+                    Some(value) => Some((tag(&value)?, value.version().as_u64())),
                     None => None,
                 };
                 recorder.answer(call, Answer::Found(found));

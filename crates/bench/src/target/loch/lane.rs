@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use loch::{VerbCount, lanes};
-use loch_engines::operation::{PutOptions, Value};
+use loch_engines::operation::{PutOptions, Value, Version};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::Buf;
 
@@ -74,7 +74,7 @@ pub trait Store {
 
 impl<K: Kv> Store for K {
     type Found = Option<Value>;
-    type Stored = u64;
+    type Stored = Version;
     type Error = EngineError;
 
     #[inline]
@@ -95,7 +95,7 @@ impl<K: Kv> Store for K {
     }
 
     #[inline]
-    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<u64, EngineError>> {
+    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Version, EngineError>> {
         Kv::put(self, key, value, PutOptions::default())
     }
 

@@ -11,6 +11,7 @@ use loch_engines::lines::{Counts, HostMemory, LINE_BYTES};
 use loch_fabric::lanes::block_on;
 
 use super::{Design, Memory, zeroed};
+use loch_engines::operation::Version;
 
 /// Operations between two looks of the host's daemon at the free slabs.
 const OPERATIONS_A_TURN: u32 = 64;
@@ -52,7 +53,7 @@ impl KvDirect {
 
     /// Whether the value had room; none if the daemon was asked for memory.
     fn store(&self, lookup: &mut Lookup, key: &[u8], value: &[u8]) -> Option<bool> {
-        match block_on(self.storage.store(lookup, key, value, 0, None)) {
+        match block_on(self.storage.store(lookup, key, value, Version::from_u64(0), None)) {
             Ok(()) => Some(true),
             Err(EngineError::OutOfMemory { .. }) if self.storage.slabs().starving() => None,
             Err(EngineError::OutOfMemory { .. }) => Some(false),

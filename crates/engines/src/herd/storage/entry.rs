@@ -17,6 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::effect::Versioned;
 use crate::limits::{GRAIN_BYTES, HERD_ITEM_BYTES_MAX};
+use crate::operation::Version;
 
 /// Words of a grain.
 pub(super) const GRAIN_WORDS: usize = (GRAIN_BYTES / 8) as usize;
@@ -55,7 +56,7 @@ const _: () = assert!(size_of::<Head>() == 8);
 pub(super) struct Draft<'a> {
     pub key: &'a [u8],
     pub value: &'a [u8],
-    pub version: u64,
+    pub version: Version,
     pub expires_at_ms: Option<u64>,
 }
 
@@ -114,7 +115,11 @@ pub(super) fn present(data: &[u64], place: u32) -> Versioned<&[u8]> {
     let first = place as usize * GRAIN_WORDS;
     let (_, rest) = head.key_and_rest(data, place).expect("entries lie inside the data");
     let expires_at_ms = head.has(flags::EXPIRES).then(|| data[first + HEAD_BYTES / 8]);
-    Versioned { version: data[first], expires_at_ms, value: &rest[..head.len as usize] }
+    Versioned {
+        version: Version::from_u64(data[first]),
+        expires_at_ms,
+        value: &rest[..head.len as usize],
+    }
 }
 
 impl Draft<'_> {
@@ -132,7 +137,7 @@ impl Draft<'_> {
         let first = place as usize * GRAIN_WORDS;
         let expires = if self.expires_at_ms.is_some() { flags::EXPIRES } else { 0 };
         let (key_len, len) = (self.key.len() as u16, self.value.len() as u32);
-        data[first] = self.version;
+        data[first] = self.version.as_u64();
         Head { key_len, flags: expires | more, len }.put(data, place);
         let mut start = first * 8 + HEAD_BYTES;
         if let Some(at) = self.expires_at_ms {
@@ -164,6 +169,7 @@ mod tests {
             expires_at_ms: Option<u64>,
             place in 0u32..8,
         ) {
+            let version = Version::from_u64(version);
             let draft = Draft { key: &key, value: &value, version, expires_at_ms };
             let words = (place + draft.grains()) as usize * GRAIN_WORDS;
             let mut data = vec![!0; words + GRAIN_WORDS];

@@ -10,7 +10,7 @@ use crate::effect::{Effect, Versioned};
 use crate::error::EngineError;
 use crate::herd::key::KeyHash;
 use crate::limits::HERD_ITEM_BYTES_MAX;
-use crate::operation::{Operation, Outcome};
+use crate::operation::{Operation, Outcome, Version};
 
 impl<M: DerefMut<Target = [u64]>> Partition<M> {
     /// Executes an operation on a key. `version` is a number that no value of the table ever had,
@@ -27,7 +27,7 @@ impl<M: DerefMut<Target = [u64]>> Partition<M> {
         hash: KeyHash,
         key: &[u8],
         operation: Operation<'_>,
-        version: u64,
+        version: Version,
         now_ms: u64,
     ) -> Result<Outcome<'_>, EngineError> {
         match operation {

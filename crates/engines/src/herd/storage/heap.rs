@@ -211,6 +211,7 @@ impl Heap {
 mod tests {
     use super::super::entry::Draft;
     use super::*;
+    use crate::operation::Version;
     use proptest::prelude::*;
 
     const GRAINS: u32 = 300;
@@ -219,7 +220,7 @@ mod tests {
     fn fill(data: &mut [u64], place: u32, grains: u32) {
         let kept = Head::at(data, place).flags & flags::AFTER_FREE;
         let value = vec![0xee; grains as usize * GRAIN_WORDS * 8 - 17];
-        Draft { key: b"k", value: &value, version: 1, expires_at_ms: None }
+        Draft { key: b"k", value: &value, version: Version::from_u64(1), expires_at_ms: None }
             .write(data, place, kept);
     }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::limits::HERD_ITEM_BYTES_MAX;
-use crate::operation::{Expect, Operation, Outcome, PutOptions};
+use crate::operation::{Expect, Operation, Outcome, PutOptions, Version};
 
 const SEED: u64 = 7;
 
@@ -88,7 +88,13 @@ impl Pair {
             self.model.remove(key);
         }
         let hash = KeyHash::of(SEED, key);
-        let outcome = self.partition.execute(hash, key, operation, self.version, self.now_ms);
+        let outcome = self.partition.execute(
+            hash,
+            key,
+            operation,
+            Version::from_u64(self.version),
+            self.now_ms,
+        );
         judge(outcome, self.model.get(key))
     }
 
@@ -115,7 +121,8 @@ impl Pair {
         let miss = self.ask(&key, Operation::Get, |outcome, held| match outcome.unwrap() {
             Outcome::Absent => true,
             Outcome::Found { version, expires_at_ms, value } => {
-                let found = Held { value: value.to_vec(), version, expires_at_ms };
+                let found =
+                    Held { value: value.to_vec(), version: version.as_u64(), expires_at_ms };
                 assert_eq!(Some(&found), held);
                 false
             }
@@ -144,13 +151,16 @@ impl Pair {
             let there = held.map(|held| held.version);
             Ok(match outcome {
                 Outcome::Refused(Some(version)) => {
-                    assert_eq!(Some(version), there);
+                    assert_eq!(Some(version), there.map(Version::from_u64));
                     assert_ne!(expect, Expect::Version(version));
                     None
                 }
                 Outcome::Refused(None) => Some(false),
                 Outcome::Stored(_) => {
-                    assert!(expect == Expect::Absent || there.map(Expect::Version) == Some(expect));
+                    assert!(
+                        expect == Expect::Absent
+                            || there.map(Version::from_u64).map(Expect::Version) == Some(expect)
+                    );
                     Some(true)
                 }
                 other => panic!("{other:?}"),
@@ -228,7 +238,13 @@ impl Pair {
         match done {
             Ok(true) => {
                 let hash = KeyHash::of(SEED, &key);
-                let there = self.partition.execute(hash, &key, Operation::Get, 0, self.now_ms);
+                let there = self.partition.execute(
+                    hash,
+                    &key,
+                    Operation::Get,
+                    Version::from_u64(0),
+                    self.now_ms,
+                );
                 let Ok(Outcome::Found { expires_at_ms, value, .. }) = there else {
                     panic!("{there:?}")
                 };
@@ -269,7 +285,7 @@ impl Pair {
             Step::PutIfVersion(key, len, off) => {
                 let key = key_of(key);
                 let version = self.model.get(&key).map_or(0, |held| held.version) + off;
-                self.put_if(key, len, Expect::Version(version));
+                self.put_if(key, len, Expect::Version(Version::from_u64(version)));
             }
             Step::Delete(key) => self.delete(key_of(key)),
             Step::Add(key, add) => self.add(key_of(key), add),
@@ -397,7 +413,9 @@ fn a_full_store_refuses_and_goes_on() {
     let put = |partition: &mut Partition, n: u32, len| {
         let (key, options) = (n.to_le_bytes(), PutOptions::default());
         let operation = Operation::Put { value: &value[..len], options };
-        partition.execute(KeyHash::of(SEED, &key), &key, operation, 1, 0).map(|_| ())
+        partition
+            .execute(KeyHash::of(SEED, &key), &key, operation, Version::from_u64(1), 0)
+            .map(|_| ())
     };
     let full = (0..10_000).find_map(|n| put(&mut pair.partition, n, 100).err().map(|e| (n, e)));
     let (keys, error) = full.expect("it has 64 KiB");
@@ -418,7 +436,9 @@ fn a_full_index_names_its_slots() {
     let error = (0..1000u32).find_map(|n| {
         let (value, options) = (&[][..], PutOptions::default());
         let (key, operation) = (n.to_le_bytes(), Operation::Put { value, options });
-        pair.partition.execute(KeyHash::of(SEED, &key), &key, operation, 1, 0).err()
+        pair.partition
+            .execute(KeyHash::of(SEED, &key), &key, operation, Version::from_u64(1), 0)
+            .err()
     });
     assert_eq!(error, Some(EngineError::IndexFull { slots: 21, moves: 0 }));
     assert_eq!(pair.partition.check(SEED).broken, Vec::<String>::new());

@@ -8,7 +8,7 @@ use crate::kv_direct::storage::Lookup;
 use crate::kv_direct::vector::{self, UserFunctions};
 use crate::limits::{DAEMON_TURNS_MAX, STORES_MAX};
 use crate::lines::{HostMemory, pending_once};
-use crate::operation::{Expect, Operation, Outcome, PutOptions};
+use crate::operation::{Expect, Operation, Outcome, PutOptions, Version};
 use crate::planted::{self, Bug};
 
 /// The longest value that is kept at hand after it was stored.
@@ -90,7 +90,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         &self,
         lookup: &mut Lookup,
         context: &mut OpContext,
-        of: Option<u64>,
+        of: Option<Version>,
     ) -> Result<Outcome<'static>, EngineError> {
         if of.is_some() && !self.settings.versions {
             return Err(EngineError::NoVersions);
@@ -113,14 +113,14 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
     }
 
     /// The next version, if values have versions.
-    pub(super) fn version(&self) -> u64 {
+    pub(super) fn version(&self) -> Version {
         if !self.settings.versions {
-            return 0;
+            return Version::default();
         }
         let (next, end) = self.versions.get();
         assert!(next < end, "versions are supplied in time");
         self.versions.set((next + 1, end));
-        next
+        Version::from_u64(next)
     }
 
     async fn put<'d>(
@@ -165,7 +165,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         lookup: &mut Lookup,
         key: &[u8],
         value: &[u8],
-        version: u64,
+        version: Version,
         expires_at_ms: Option<u64>,
     ) -> Result<(), EngineError> {
         let mut left = STORES_MAX;
@@ -228,7 +228,7 @@ impl<J: Job, H: HostMemory, U: UserFunctions, C: Clock> Processor<J, H, U, C> {
         lookup: &mut Lookup,
         key: &[u8],
         context: &'d mut OpContext,
-        of: Option<u64>,
+        of: Option<Version>,
         options: PutOptions,
     ) -> Result<Outcome<'d>, EngineError> {
         if of.is_some() && !self.settings.versions {

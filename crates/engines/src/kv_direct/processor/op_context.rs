@@ -1,7 +1,7 @@
 //! The working state of a lane.
 
 use crate::kv_direct::item::Item;
-use crate::operation::Outcome;
+use crate::operation::{Outcome, Version};
 
 /// The working state of a lane.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ pub(super) struct OpContext {
     pub(super) before: Vec<u8>,
     pub(super) at_hand: AtHand,
     pub(super) is_dirty: bool,
-    pub(super) version: u64,
+    pub(super) version: Version,
     pub(super) expires_at_ms: Option<u64>,
 }
 

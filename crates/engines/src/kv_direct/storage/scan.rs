@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 use super::{Storage, word_at};
 use crate::kv_direct::bucket::{Bucket, SLOTS};
 use crate::lines::{HostMemory, LINE_BYTES};
+use crate::operation::Version;
 use crate::scan::{Listed, Listing, Page, Step};
 
 /// Bytes of a slab that are read first: most keys end there, and the value is not wanted.
@@ -56,7 +57,7 @@ impl<H: HostMemory> Storage<H> {
         listing.add(Listed {
             key: &body[parts.key.clone()],
             value_bytes: (len - parts.value_at) as u64,
-            version: parts.version_at.map_or(0, |at| word_at(body, at)),
+            version: Version::from_u64(parts.version_at.map_or(0, |at| word_at(body, at))),
             expires_at_ms: parts.expiry_at.map(|at| word_at(body, at)),
         });
         Some(())

@@ -20,7 +20,7 @@ use crate::kv_direct::item::Parts;
 use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::lines::{HostMemory, LINE_BYTES, Line, Purpose};
-use crate::operation::Outcome;
+use crate::operation::{Outcome, Version};
 
 /// Keys that go through the stages together.
 const KEYS_MAX: usize = 64;
@@ -82,7 +82,8 @@ impl Fields {
     #[inline(always)]
     fn value(self, line: &Line, now_ms: u64) -> Option<Outcome<'_>> {
         let word = |at| (at != NOWHERE).then(|| word_at(&line.0, usize::from(at)));
-        let (version, expires_at_ms) = (word(self.version_at).unwrap_or(0), word(self.expiry_at));
+        let (version, expires_at_ms) = (word(self.version_at), word(self.expiry_at));
+        let version = version.map(Version::from_u64).unwrap_or_default();
         let value = &line.0[usize::from(self.value_at)..usize::from(self.end)];
         let has_expired = expires_at_ms.is_some_and(|at| at <= now_ms);
         (!has_expired).then_some(Outcome::Found { version, expires_at_ms, value })
@@ -191,7 +192,8 @@ impl<H: HostMemory> Storage<H> {
         let body = bytes[Header::bytes(header.class)..].get(..header.body_bytes as usize)?;
         let parts = self.format.parts(body, header.expires)?;
         let word = |at: Option<usize>| at.map(|at| word_at(body, at));
-        let (version, expires_at_ms) = (word(parts.version_at).unwrap_or(0), word(parts.expiry_at));
+        let (version, expires_at_ms) = (word(parts.version_at), word(parts.expiry_at));
+        let version = version.map(Version::from_u64).unwrap_or_default();
         let is_it = body[parts.key.clone()] == *key && expires_at_ms.is_none_or(|at| at > now_ms);
         is_it.then_some(Outcome::Found { version, expires_at_ms, value: &body[parts.value_at..] })
     }

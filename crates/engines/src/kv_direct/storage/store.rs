@@ -9,6 +9,7 @@ use crate::kv_direct::item::{Draft, Home, Item};
 use crate::kv_direct::slab::{Class, PLACE_BYTES, Place};
 use crate::limits::KV_DIRECT_KEPT_LINES_MAX;
 use crate::lines::{HALF_BYTES, HostMemory, LINE_BYTES, Line, Purpose};
+use crate::operation::Version;
 use crate::planted::{self, Bug};
 use zerocopy::IntoBytes;
 
@@ -24,7 +25,7 @@ impl<H: HostMemory> Storage<H> {
         lookup: &mut Lookup,
         key: &[u8],
         value: &[u8],
-        version: u64,
+        version: Version,
         expires_at_ms: Option<u64>,
     ) -> Result<(), EngineError> {
         let draft = Draft { key, value, version, expires_at_ms };
@@ -188,7 +189,7 @@ impl<H: HostMemory> Storage<H> {
         &self,
         lookup: &mut Lookup,
         item: &mut Item,
-        version: u64,
+        version: Version,
         expires_at_ms: Option<u64>,
     ) -> Result<(), EngineError> {
         let keeps_layout = lookup.found == item.home() && item.expires() == expires_at_ms.is_some();
@@ -206,7 +207,7 @@ impl<H: HostMemory> Storage<H> {
             _ => {
                 let (key, value) = (item.key(), item.value());
                 self.store(lookup, key, value, version, expires_at_ms).await?;
-                item.version = version * u64::from(self.format.versions);
+                item.version = if self.format.versions { version } else { Version::default() };
                 item.expires_at_ms = expires_at_ms;
             }
         }

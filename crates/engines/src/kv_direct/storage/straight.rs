@@ -12,6 +12,7 @@ use crate::kv_direct::bucket::Bucket;
 use crate::kv_direct::item::{Parts, Probe};
 use crate::kv_direct::key::KeyHash;
 use crate::lines::{HostMemory, Purpose};
+use crate::operation::Version;
 
 /// The information of a bucket about a key, whose entry is an `E`.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +52,8 @@ impl InPlace<'_> {
 
     /// The version; 0 in a table without versions.
     #[inline(always)]
-    pub fn version(&self) -> u64 {
-        self.word(self.parts.version_at).unwrap_or(0)
+    pub fn version(&self) -> Version {
+        self.word(self.parts.version_at).map(Version::from_u64).unwrap_or_default()
     }
 
     /// When the entry expires.
@@ -64,7 +65,7 @@ impl InPlace<'_> {
     /// Gives the entry another version, if entries have versions, and another time of expiry, if it
     /// has one.
     #[inline(always)]
-    pub fn stamp(&mut self, version: u64, expires_at_ms: Option<u64>) {
+    pub fn stamp(&mut self, version: Version, expires_at_ms: Option<u64>) {
         self.parts.stamp(self.body, version, expires_at_ms);
     }
 

@@ -11,7 +11,7 @@ use crate::kv_direct::item::Item;
 use crate::kv_direct::key::KeyHash;
 use crate::kv_direct::slab::SlabDaemon;
 use crate::lines::{Counts, HostMemory, LINE_BYTES, Line, Near, Purpose};
-use crate::operation::Outcome;
+use crate::operation::{Outcome, Version};
 
 const SEED: u64 = 11;
 
@@ -45,7 +45,9 @@ impl Checked {
     fn get(&mut self, key: &[u8]) -> Option<Known> {
         let hash = KeyHash::of(SEED, key);
         let found = block_on(self.storage.lookup(hash, key, &mut self.item)).unwrap().found();
-        found.then(|| (self.item.value().to_vec(), self.item.version, self.item.expires_at_ms))
+        found.then(|| {
+            (self.item.value().to_vec(), self.item.version.as_u64(), self.item.expires_at_ms)
+        })
     }
 
     /// Does `step`, and checks that the result is the model's, and that a second look gives the
@@ -64,7 +66,13 @@ impl Checked {
             match change {
                 Change::Put { value, version, expires } => {
                     let stays = storage.stays(&lookup, key, value.len(), expires.is_some());
-                    let put = storage.store(&mut lookup, key, value, *version, *expires);
+                    let put = storage.store(
+                        &mut lookup,
+                        key,
+                        value,
+                        Version::from_u64(*version),
+                        *expires,
+                    );
                     match block_on(put) {
                         Ok(()) => {
                             let version = version * u64::from(self.versions);
@@ -84,7 +92,12 @@ impl Checked {
                     }
                     item.value_mut().iter_mut().for_each(|byte| *byte = !*byte);
                     let value = item.value().to_vec();
-                    match block_on(storage.rewrite(&mut lookup, item, *version, *expires)) {
+                    match block_on(storage.rewrite(
+                        &mut lookup,
+                        item,
+                        Version::from_u64(*version),
+                        *expires,
+                    )) {
                         Ok(()) => *known = (value, version * u64::from(self.versions), *expires),
                         Err(EngineError::OutOfMemory { .. }) => {
                             item.value_mut().iter_mut().for_each(|byte| *byte = !*byte);
@@ -121,7 +134,7 @@ impl Checked {
                 |number: usize| nth(number).map(|(key, _)| (KeyHash::of(SEED, key), &key[..]));
             let answered = self.storage.get_each(key_of, NOW_MS, |reply| match reply {
                 Outcome::Found { version, expires_at_ms, value } => {
-                    replies.push((value.to_vec(), version, expires_at_ms));
+                    replies.push((value.to_vec(), version.as_u64(), expires_at_ms));
                 }
                 reply => panic!("{reply:?} for a key that is there"),
             });
@@ -155,7 +168,7 @@ impl Checked {
         let (hash, item) = (KeyHash::of(SEED, key), &mut self.item);
         block_on(async {
             let mut lookup = self.storage.lookup(hash, key, item).await?;
-            self.storage.store(&mut lookup, key, value, 0, None).await
+            self.storage.store(&mut lookup, key, value, Version::from_u64(0), None).await
         })?;
         self.model.insert(key.to_vec(), (value.to_vec(), 0, None));
         Ok(())
@@ -371,9 +384,12 @@ fn halves_of_a_line_are_written_each_for_itself() {
         let mut lookup = storage.lookup(hash(&key), &key, &mut item).await.unwrap();
         if lookup.found() && byte.is_multiple_of(2) {
             item.value_mut().fill(byte);
-            storage.rewrite(&mut lookup, &mut item, 0, None).await.unwrap();
+            storage.rewrite(&mut lookup, &mut item, Version::from_u64(0), None).await.unwrap();
         } else {
-            storage.store(&mut lookup, &key, &[byte; 20], 0, None).await.unwrap();
+            storage
+                .store(&mut lookup, &key, &[byte; 20], Version::from_u64(0), None)
+                .await
+                .unwrap();
         }
     };
     for byte in 1..=20 {

@@ -4,6 +4,7 @@ mod rules;
 
 use super::record::HEADER_BYTES;
 use super::*;
+use crate::operation::Version;
 use proptest::prelude::*;
 
 const TABLE: u64 = 77;
@@ -45,7 +46,9 @@ fn change(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
 fn append(log: &mut Log<MemoryStorage>, number: u64) -> Result<u64, LogError> {
     let (key, value) = change(number);
     let change = match &value {
-        Some(value) => Change::Put { value, version: number, expires_at_ms: None },
+        Some(value) => {
+            Change::Put { value, version: Version::from_u64(number), expires_at_ms: None }
+        }
         None => Change::Delete,
     };
     log.append(Op::Change { key: &key, change }, number)
@@ -371,7 +374,7 @@ fn snapshot(
     for key in 0..5 {
         let name = format!("key {key}").into_bytes();
         if let Some(value) = state(told).get(&name) {
-            let change = Change::Put { value, version: 1, expires_at_ms: None };
+            let change = Change::Put { value, version: Version::from_u64(1), expires_at_ms: None };
             log.add(&mut snapshot, Op::Change { key: &name, change })?;
         }
         // A change of a key that is in the snapshot already, or will be.

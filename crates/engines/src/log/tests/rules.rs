@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::log::record::{self, Header, Kind, RECORD_BYTES, Record};
+use crate::operation::Version;
 
 const NONE: DiskFaults =
     DiskFaults { appends_left: None, syncs_left: None, removes_left: None, sync_looks: 0 };
 
 fn put(value: &[u8]) -> Change<'_> {
-    Change::Put { value, version: 1, expires_at_ms: None }
+    Change::Put { value, version: Version::from_u64(1), expires_at_ms: None }
 }
 
 /// The result of a recovery.

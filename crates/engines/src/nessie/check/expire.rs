@@ -181,6 +181,7 @@ mod tests {
     use super::*;
     use crate::nessie::client::tests::client;
     use crate::operation::PutOptions;
+    use crate::operation::Version;
 
     /// The last entry of the region says that its key goes on behind the region.
     #[test]
@@ -196,7 +197,7 @@ mod tests {
         let at = client.entry_addr(&class, entry);
         assert!(class.place(entry).offset + key_bytes as u64 > client.map.data_bytes());
         let generation = client.fabric.load(at).unwrap();
-        let header = Header::new(generation, 1, key_bytes, 5, flags::EXPIRES);
+        let header = Header::new(generation, Version::from_u64(1), key_bytes, 5, flags::EXPIRES);
         client.fabric.store(at, &[header.as_bytes(), &1u64.to_le_bytes()]).unwrap();
         let (mut walk, mut expiring) = (ExpiryWalk::default(), 0);
         loop {

@@ -8,6 +8,7 @@ use crate::limits::{BATCH_KEYS, BATCH_PUTS};
 use crate::nessie::layout::hash::{KeyHash, TableMap};
 use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::marks::Mark;
+use crate::operation::Version;
 
 /// As many as keys of a batch.
 type Each<T> = ArrayVec<T, BATCH_KEYS>;
@@ -80,7 +81,7 @@ pub(in crate::nessie) struct Old {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::nessie) struct Written {
     /// The value's version.
-    pub version: u64,
+    pub version: Version,
     /// The length of the entry, once it is written. The caller's key may have another by then.
     pub entry_len: u32,
 }

@@ -141,11 +141,12 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
+    use crate::operation::Version;
 
     const KEY: &[u8] = b"key";
 
     fn entry(value_len: usize) -> Vec<u8> {
-        let header = Header::new(1, 2, KEY.len(), value_len, 0);
+        let header = Header::new(1, Version::from_u64(2), KEY.len(), value_len, 0);
         [header.as_bytes(), KEY, &vec![7; value_len]].concat()
     }
 

@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::geometry::Protocol;
 use super::ite::Place;
 use crate::limits::{GRAIN_BYTES, KEY_BYTES_MAX};
-use crate::operation::Value;
+use crate::operation::{Value, Version};
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 32;
@@ -61,7 +61,7 @@ pub struct Header {
     /// Counts the uses of this memory, and never repeats; with [`PINNED`].
     pub generation: u64,
     /// The version that users see.
-    pub version: u64,
+    pub version: Version,
     value_len: u32,
     key_len_less_one: u16,
     /// See [`flags`].
@@ -93,7 +93,7 @@ impl Header {
     /// If the key has 0 or more than [`KEY_BYTES_MAX`] bytes, or the value more than `u32::MAX`.
     pub fn new(
         generation: u64,
-        version: u64,
+        version: Version,
         key_len: usize,
         value_len: usize,
         flags: u16,
@@ -247,7 +247,7 @@ mod tests {
         ) {
             let expiry = if expires { flags::EXPIRES } else { 0 };
             let flags = expiry | if status { flags::STATUS } else { 0 };
-            let h = Header::new(7, 8, key, value, flags);
+            let h = Header::new(7, Version::from_u64(8), key, value, flags);
             let back = Header::read(h.as_bytes()).unwrap();
             prop_assert_eq!(back, h);
             prop_assert_eq!((back.key_len(), back.value_len()), (key, value));
@@ -260,7 +260,7 @@ mod tests {
             // The one bit that it leaves out: another session sets it while it pins the entry.
             prop_assume!((at, flip) != (7, (PINNED >> 56) as u8));
             let (place, key, value) = (Place { dti: 1, offset: 144 }, [5u8; 6], [6u8; 10]);
-            let h = Header::new(7, 8, 6, 10, 0);
+            let h = Header::new(7, Version::from_u64(8), 6, 10, 0);
             let good = h.checksum_of(place, &key, &value);
             let mut bytes = [&h.as_bytes()[..24], &key, &value].concat();
             bytes[at] ^= flip;
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_pin_changes_neither_checksum_nor_note() {
         let (place, key, value) = (Place { dti: 1, offset: 144 }, [5u8; 6], [6u8; 10]);
-        let plain = Header::new(7, 8, 6, 10, 0);
+        let plain = Header::new(7, Version::from_u64(8), 6, 10, 0);
         let pinned = Header { generation: 7 | PINNED, ..plain };
         let sum = |header: Header| header.checksum_of(place, &key, &value);
         assert_eq!(sum(pinned), sum(plain));

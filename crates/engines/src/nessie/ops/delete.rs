@@ -6,6 +6,7 @@ use super::read::Lookup;
 use crate::error::EngineError;
 use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, flags};
+use crate::operation::Version;
 
 impl<F: Fabric> Client<F> {
     /// Deletes the value of `key`. Returns whether the key had a value.
@@ -24,12 +25,12 @@ impl<F: Fabric> Client<F> {
     ///
     /// # Errors
     /// As [`Client::delete`].
-    pub async fn delete_if(&self, key: &[u8], version: u64) -> Result<bool, EngineError> {
+    pub async fn delete_if(&self, key: &[u8], version: Version) -> Result<bool, EngineError> {
         self.delete_value(key, Some(version)).await
     }
 
     /// Deletes the value of `key`, or only one of this version.
-    async fn delete_value(&self, key: &[u8], of: Option<u64>) -> Result<bool, EngineError> {
+    async fn delete_value(&self, key: &[u8], of: Option<Version>) -> Result<bool, EngineError> {
         let is_meant = |header: &Header| of.is_none_or(|version| version == header.version);
         let candidates = self.candidates(key)?;
         let mut epoch = self.session.pin(&self.fabric)?;

@@ -15,7 +15,7 @@ use crate::nessie::client::alloc::Own;
 use crate::nessie::layout::dte::{EXPIRY_BYTES, HEADER_BYTES, Header, flags};
 use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::{Ite, State};
-use crate::operation::{Conditional, Expect, PutOptions};
+use crate::operation::{Conditional, Expect, PutOptions, Version};
 
 /// The condition on which an entry is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(in crate::nessie) enum Rule {
     /// The key has no value.
     IfAbsent,
     /// The key's value has this version.
-    IfVersion(u64),
+    IfVersion(Version),
     /// No condition; the new value is the present number plus this.
     Add(u64),
 }
@@ -36,7 +36,7 @@ pub(in crate::nessie) enum Installed {
     /// The entry is the key's value, or was for a moment. With [`Rule::Add`]: the number before.
     Yes(u64),
     /// The condition did not hold: the version of the key's value, if it has one.
-    No(Option<u64>),
+    No(Option<Version>),
 }
 
 /// A draft of an entry: everything but its place.
@@ -46,7 +46,7 @@ pub(in crate::nessie) struct Draft<'a> {
     pub value: DraftValue<'a>,
     pub flags: u16,
     pub expires_at_ms: u64,
-    pub version: u64,
+    pub version: Version,
 }
 
 /// The source of a draft's value.
@@ -84,7 +84,7 @@ impl From<Expect> for Rule {
 
 impl Installed {
     /// The result of a conditional PUT that wrote `version`.
-    pub fn conditional(self, version: u64) -> Conditional {
+    pub fn conditional(self, version: Version) -> Conditional {
         match self {
             Self::Yes(_) => Conditional::Done(version),
             Self::No(found) => Conditional::Refused(found),
@@ -137,7 +137,7 @@ impl<F: Fabric> Client<F> {
         options: PutOptions,
     ) -> Result<Draft<'a>, EngineError> {
         let draft = self.unstamped(key, value, flags, options)?;
-        Ok(Draft { version: self.stamp().await?, ..draft })
+        Ok(Draft { version: Version::from_u64(self.stamp().await?), ..draft })
     }
 
     /// A draft whose version the caller sets. It is no future, so PUT has it without a copy.
@@ -152,7 +152,14 @@ impl<F: Fabric> Client<F> {
         let hash = self.hash(key)?;
         let expires = if options.expires_at_ms.is_some() { flags::EXPIRES } else { 0 };
         let expires_at_ms = options.expires_at_ms.unwrap_or(0);
-        let draft = Draft { hash, key, value, flags: flags | expires, expires_at_ms, version: 0 };
+        let draft = Draft {
+            hash,
+            key,
+            value,
+            flags: flags | expires,
+            expires_at_ms,
+            version: Version::default(),
+        };
         self.check_value(draft.value_len())?;
         Ok(draft)
     }

@@ -11,6 +11,7 @@ use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, PINNED};
 use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::Ite;
+use crate::operation::Version;
 use crate::planted::{self, Bug};
 
 /// A value in place. Its memory is not used for anything else until this is dropped, whatever
@@ -23,7 +24,7 @@ pub struct Pinned<'a, F: Fabric> {
     announced: Announced<'a, F>,
     value: RemoteAddr,
     len: usize,
-    version: u64,
+    version: Version,
     expires_at_ms: Option<u64>,
 }
 
@@ -140,7 +141,7 @@ impl<F: Fabric> Pinned<'_, F> {
     }
 
     /// The version of the value.
-    pub fn version(&self) -> u64 {
+    pub fn version(&self) -> Version {
         self.version
     }
 

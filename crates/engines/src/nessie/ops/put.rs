@@ -24,7 +24,7 @@ use crate::nessie::client::{Attempts, Client};
 use crate::nessie::layout::dte::{Header, flags, next_generation};
 use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ite::Ite;
-use crate::operation::PutOptions;
+use crate::operation::{PutOptions, Version};
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
@@ -38,9 +38,9 @@ impl<F: Fabric> Client<F> {
         key: &[u8],
         value: &[u8],
         options: PutOptions,
-    ) -> Result<u64, EngineError> {
+    ) -> Result<Version, EngineError> {
         let mut draft = self.unstamped(key, DraftValue::Bytes(value), flags::BLIND, options)?;
-        draft.version = self.stamp().await?;
+        draft.version = Version::from_u64(self.stamp().await?);
         let (own, mut epoch) = self.allocate(draft.entry_len()).await?;
         if !self.one_by_one || self.cache.is_some() {
             self.write(&draft, own).await?;

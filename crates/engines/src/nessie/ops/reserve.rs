@@ -8,7 +8,7 @@ use crate::error::EngineError;
 use crate::nessie::client::Client;
 use crate::nessie::client::alloc::Own;
 use crate::nessie::layout::dte::flags;
-use crate::operation::PutOptions;
+use crate::operation::{PutOptions, Version};
 
 /// An entry whose value is being written in place. [`Reservation::commit`] makes it the key's
 /// value. If the reservation is dropped before, it leaves nothing behind.
@@ -97,7 +97,7 @@ impl<F: Fabric> Reservation<'_, F> {
     ///
     /// # Errors
     /// As [`Client::put`].
-    pub async fn commit(mut self) -> Result<u64, EngineError> {
+    pub async fn commit(mut self) -> Result<Version, EngineError> {
         let client = self.client;
         let _leaving = client.leaving();
         let (own, _) = self.held.as_ref().expect("committed once");

@@ -12,6 +12,7 @@ use crate::nessie::layout::hash::Candidates;
 use crate::nessie::layout::ledger::Forgotten;
 use crate::nessie::ops::read::Want;
 use crate::nessie::ops::tentative::Rival;
+use crate::operation::Version;
 
 impl<F: Fabric> Client<F> {
     /// Deletes the value of `key`. Returns whether the key had a value.
@@ -26,12 +27,12 @@ impl<F: Fabric> Client<F> {
     ///
     /// # Errors
     /// As [`Client::delete`].
-    pub async fn delete_if(&self, key: &[u8], version: u64) -> Result<bool, EngineError> {
+    pub async fn delete_if(&self, key: &[u8], version: Version) -> Result<bool, EngineError> {
         self.delete_value(key, Some(version)).await
     }
 
     /// Deletes the value of `key`, or only one of this version.
-    async fn delete_value(&self, key: &[u8], of: Option<u64>) -> Result<bool, EngineError> {
+    async fn delete_value(&self, key: &[u8], of: Option<Version>) -> Result<bool, EngineError> {
         let candidates = self.base.candidates(key)?;
         let _epoch = self.base.session.pin(&self.base.fabric)?;
         let (mut attempts, mut rival) = (Attempts::default(), Rival::default());

@@ -191,10 +191,11 @@ impl Dte {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operation::Version;
     use proptest::prelude::*;
 
     fn entry(generation: u64, prev: Option<Previous>, route: Option<Route>) -> Vec<u8> {
-        let header = Header::new(generation, 8, 3, 5, flags::STATUS);
+        let header = Header::new(generation, Version::from_u64(8), 3, 5, flags::STATUS);
         let extension = Extension::pending(generation, prev, route);
         [header.as_bytes(), extension.as_bytes(), b"keyvalue"].concat()
     }

@@ -28,7 +28,7 @@ use crate::nessie::layout::hash::Candidates;
 use crate::nessie::ops::draft::{Draft, DraftValue, Installed, Rule};
 use crate::nessie::ops::read::Want;
 use crate::nessie::ops::tentative::Rival;
-use crate::operation::PutOptions;
+use crate::operation::{PutOptions, Version};
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
@@ -42,7 +42,7 @@ impl<F: Fabric> Client<F> {
         key: &[u8],
         value: &[u8],
         options: PutOptions,
-    ) -> Result<u64, EngineError> {
+    ) -> Result<Version, EngineError> {
         let draft = self.draft(key, DraftValue::Bytes(value), options).await?;
         self.install(&draft, Rule::Always).await?;
         Ok(draft.version)

@@ -20,7 +20,7 @@
 use super::format::{SAME_SIZES, SAME_VALUE, Shape};
 use super::{CODE, EXTRA};
 use crate::functions::Lambda;
-use crate::operation::{Expect, Operation, PutOptions};
+use crate::operation::{Expect, Operation, PutOptions, Version};
 
 mod code {
     pub const GET: u8 = 1;
@@ -106,17 +106,18 @@ impl<'a> Parts<'a> {
             }
             Operation::PutIf { value, expect: Expect::Version(version), options } => {
                 let put = Self::put(code::PUT_IF_VERSION, value, options);
-                Self { word: Some(*version), ..put }
+                Self { word: Some(version.as_u64()), ..put }
             }
             Operation::Append(bytes) => Self { bytes, ..Self::new(code::APPEND) },
             Operation::Touch { of: None, options } => Self::put(code::TOUCH, &[], options),
-            Operation::Touch { of: version @ Some(_), options } => {
-                Self { word: *version, ..Self::put(code::TOUCH_IF_VERSION, &[], options) }
-            }
+            Operation::Touch { of: Some(version), options } => Self {
+                word: Some(version.as_u64()),
+                ..Self::put(code::TOUCH_IF_VERSION, &[], options)
+            },
             Operation::GetAndTouch(options) => Self::put(code::GET_AND_TOUCH, &[], options),
             Operation::Delete { of: None } => Self::new(code::DELETE),
-            Operation::Delete { of: version @ Some(_) } => {
-                Self { word: *version, ..Self::new(code::DELETE_IF_VERSION) }
+            Operation::Delete { of: Some(version) } => {
+                Self { word: Some(version.as_u64()), ..Self::new(code::DELETE_IF_VERSION) }
             }
             Operation::FetchAdd(add) => Self { word: Some(*add), ..Self::new(code::FETCH_ADD) },
             Operation::Update(lambda) => Self::lambda(code::UPDATE, lambda),
@@ -230,18 +231,18 @@ impl Packed {
             },
             code::PUT_IF_VERSION => Operation::PutIf {
                 value: self.value(packet),
-                expect: Expect::Version(self.word(packet, 0)),
+                expect: Expect::Version(self.version(packet)),
                 options: self.options(packet, 1),
             },
             code::APPEND => Operation::Append(self.value(packet)),
             code::TOUCH => Operation::Touch { of: None, options: self.options(packet, 0) },
             code::TOUCH_IF_VERSION => Operation::Touch {
-                of: Some(self.word(packet, 0)),
+                of: Some(self.version(packet)),
                 options: self.options(packet, 1),
             },
             code::GET_AND_TOUCH => Operation::GetAndTouch(self.options(packet, 0)),
             code::DELETE => Operation::Delete { of: None },
-            code::DELETE_IF_VERSION => Operation::Delete { of: Some(self.word(packet, 0)) },
+            code::DELETE_IF_VERSION => Operation::Delete { of: Some(self.version(packet)) },
             code::FETCH_ADD => Operation::FetchAdd(self.word(packet, 0)),
             code::UPDATE => Operation::Update(self.lambda(packet)),
             code::UPDATE_ALL => {
@@ -273,6 +274,11 @@ impl Packed {
     fn word(&self, packet: &[u8], index: usize) -> u64 {
         let at = self.key_at as usize + self.key_len as usize + index * 8;
         scalar(&packet[at..at + 8])
+    }
+
+    #[inline]
+    fn version(&self, packet: &[u8]) -> Version {
+        Version::from_u64(self.word(packet, 0))
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use loch_fabric::Buf;
 
 use super::failure::{self, Failure};
 use super::{CODE, EXTRA, Malformed, as_length, length_len, push_length, skip, take, take_length};
-use crate::operation::Outcome;
+use crate::operation::{Outcome, Version};
 
 /// The outcome of an operation, or the reason why it was not done.
 pub type Answered<'a> = Result<Outcome<'a>, Failure>;
@@ -95,9 +95,9 @@ impl<'a> Parts<'a> {
     fn of(answered: &Answered<'a>) -> Self {
         let bare = |status| Self { first: status, words: [0; 2], expires_at_ms: 0, value: &[] };
         let one = |status, word| Self { words: [word, 0], ..bare(status) };
-        let versioned = |without, with, version: u64| match version {
+        let versioned = |without, with, version: Version| match version.as_u64() {
             0 => bare(without),
-            _ => one(with, version),
+            number => one(with, number),
         };
         let outcome = match answered {
             Ok(outcome) => outcome,
@@ -115,7 +115,7 @@ impl<'a> Parts<'a> {
             Outcome::Contained(true) => bare(status::CONTAINED),
             Outcome::Stored(version) => versioned(status::STORED, status::STORED_VERSION, version),
             Outcome::Refused(None) => bare(status::REFUSED),
-            Outcome::Refused(Some(version)) => one(status::REFUSED_VERSION, version),
+            Outcome::Refused(Some(version)) => one(status::REFUSED_VERSION, version.as_u64()),
             Outcome::Deleted(false) => bare(status::NOT_DELETED),
             Outcome::Deleted(true) => bare(status::DELETED),
             Outcome::Scalar(scalar) => one(status::SCALAR, scalar),
@@ -149,11 +149,12 @@ pub const OUTCOME_BYTES: usize = 24;
 /// Packs outcomes into a packet.
 ///
 /// ```
-/// use loch_engines::operation::Outcome;
+/// use loch_engines::operation::{Outcome, Version};
 /// use loch_engines::requests::packet::{Outcomes, OutcomeWriter};
 /// let mut packet = OutcomeWriter::default();
 /// for value in [b"red ", b"blue", b"grey"] {
-///     packet.push(&Ok(Outcome::Found { version: 0, expires_at_ms: None, value }));
+///     let version = Version::default();
+///     packet.push(&Ok(Outcome::Found { version, expires_at_ms: None, value }));
 /// }
 /// assert_eq!(packet.bytes(), b"\x01\x04red \x81bluegrey");
 /// assert!(Outcomes::new(3).all(packet.bytes()).all(|reply| reply.is_ok()));
@@ -178,25 +179,26 @@ impl OutcomeWriter {
         match reply {
             // The usual reply: it continues a run.
             Ok(Outcome::Found { version, expires_at_ms: None, value }) => {
-                let first = if *version == 0 { status::FOUND } else { status::FOUND_VERSION };
+                let first =
+                    if version.as_u64() == 0 { status::FOUND } else { status::FOUND_VERSION };
                 let is_same = value.len() == self.value_len as usize;
                 match &mut self.run {
                     Some((at, count)) if self.first == first && is_same && *count < RUN_MAX => {
                         self.bytes[*at] = RUN | *count;
                         *count += 1;
-                        if *version != 0 {
-                            self.bytes.extend_from_slice(&version.to_le_bytes());
+                        if version.as_u64() != 0 {
+                            self.bytes.extend_from_slice(&version.as_u64().to_le_bytes());
                         }
                         self.bytes.extend_from_slice(value);
                     }
                     _ => self.push_parts(&Parts::of(reply)),
                 }
             }
-            Ok(Outcome::Stored(version)) if *version != 0 => match &mut self.run {
+            Ok(Outcome::Stored(version)) if version.as_u64() != 0 => match &mut self.run {
                 Some((at, count)) if self.first == status::STORED_VERSION && *count < RUN_MAX => {
                     self.bytes[*at] = RUN | *count;
                     *count += 1;
-                    self.bytes.extend_from_slice(&version.to_le_bytes());
+                    self.bytes.extend_from_slice(&version.as_u64().to_le_bytes());
                 }
                 _ => self.push_parts(&Parts::of(reply)),
             },
@@ -348,7 +350,7 @@ impl Outcomes {
             };
             if ends_well && let Some((version, value)) = packet[at..at + len].split_first_chunk() {
                 (self.at, self.run) = (at + len, self.run - 1);
-                let version = u64::from_le_bytes(*version);
+                let version = Version::from_u64(u64::from_le_bytes(*version));
                 return Some(Ok(Ok(Outcome::Found { version, expires_at_ms: None, value })));
             }
         }
@@ -428,16 +430,17 @@ impl Outcomes {
         value: &'a [u8],
     ) -> Option<Answered<'a>> {
         let word = |mut at| Some(u64::from_le_bytes(take(words, &mut at)?));
+        let version = || word(0).map(Version::from_u64);
         Some(Ok(match self.first & CODE {
-            status::FOUND => Outcome::Found { version: 0, expires_at_ms, value },
-            status::FOUND_VERSION => Outcome::Found { version: word(0)?, expires_at_ms, value },
+            status::FOUND => Outcome::Found { version: Version::default(), expires_at_ms, value },
+            status::FOUND_VERSION => Outcome::Found { version: version()?, expires_at_ms, value },
             status::ABSENT => Outcome::Absent,
             status::NOT_CONTAINED => Outcome::Contained(false),
             status::CONTAINED => Outcome::Contained(true),
-            status::STORED => Outcome::Stored(0),
-            status::STORED_VERSION => Outcome::Stored(word(0)?),
+            status::STORED => Outcome::Stored(Version::default()),
+            status::STORED_VERSION => Outcome::Stored(version()?),
             status::REFUSED => Outcome::Refused(None),
-            status::REFUSED_VERSION => Outcome::Refused(Some(word(0)?)),
+            status::REFUSED_VERSION => Outcome::Refused(Some(version()?)),
             status::NOT_DELETED => Outcome::Deleted(false),
             status::DELETED => Outcome::Deleted(true),
             status::SCALAR => Outcome::Scalar(word(0)?),

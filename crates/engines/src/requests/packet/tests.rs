@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::functions::{Builtin, Element, Function, Lambda};
 use crate::limits::{KEY_BYTES_MAX, PACKET_OPS_MAX};
-use crate::operation::{Expect, Operation, Outcome, PutOptions};
+use crate::operation::{Expect, Operation, Outcome, PutOptions, Version};
 
 /// The parts of an operation of a test. There are few different ones, so that some operations equal
 /// those before them.
@@ -27,8 +27,12 @@ impl Choice {
             1 => Operation::Contains,
             2 => Operation::Put { value, options },
             3 => Operation::PutIf { value, expect: Expect::Absent, options },
-            4 => Operation::PutIf { value, expect: Expect::Version(*version), options },
-            5 => Operation::Delete { of: flag.then_some(*version) },
+            4 => Operation::PutIf {
+                value,
+                expect: Expect::Version(Version::from_u64(*version)),
+                options,
+            },
+            5 => Operation::Delete { of: flag.then_some(Version::from_u64(*version)) },
             6 => Operation::Update(lambda),
             7 => Operation::UpdateAll { lambda, returns: *flag },
             8 => Operation::UpdateEach { lambda, operands: value, returns: *flag },
@@ -36,7 +40,7 @@ impl Choice {
             10 => Operation::Filter(lambda),
             11 => Operation::Append(value),
             12 => Operation::Touch { of: None, options },
-            13 => Operation::Touch { of: Some(*version), options },
+            13 => Operation::Touch { of: Some(Version::from_u64(*version)), options },
             14 => Operation::FetchAdd(*version),
             _ => Operation::GetAndTouch(options),
         }
@@ -46,11 +50,15 @@ impl Choice {
         let Self { value, words: (word, expires_at_ms, flag), .. } = self;
         let (word, number) = (*word, self.lambda.operand);
         match self.kind {
-            0 => Ok(Outcome::Found { version: word, expires_at_ms: *expires_at_ms, value }),
+            0 => Ok(Outcome::Found {
+                version: Version::from_u64(word),
+                expires_at_ms: *expires_at_ms,
+                value,
+            }),
             1 => Ok(Outcome::Absent),
             2 => Ok(Outcome::Contained(*flag)),
-            3 => Ok(Outcome::Stored(word)),
-            4 => Ok(Outcome::Refused(flag.then_some(word))),
+            3 => Ok(Outcome::Stored(Version::from_u64(word))),
+            4 => Ok(Outcome::Refused(flag.then_some(Version::from_u64(word)))),
             5 => Ok(Outcome::Deleted(*flag)),
             6 => Ok(Outcome::Scalar(word)),
             7 => Ok(Outcome::Updated(word)),
@@ -297,7 +305,7 @@ fn what_is_as_before_costs_a_byte() {
 fn more_replies_than_fit_in_a_run_make_another() {
     let mut packet = OutcomeWriter::default();
     for _ in 0..300 {
-        packet.push(&Ok(Outcome::Stored(0)));
+        packet.push(&Ok(Outcome::Stored(Version::from_u64(0))));
     }
     // One, 128, 128 and 43.
     assert_eq!(packet.bytes().len(), 4);

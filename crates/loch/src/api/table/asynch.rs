@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use loch_engines::EngineError;
 use loch_engines::kv_direct::Compute;
-use loch_engines::operation::{self, Operation, Outcome};
+use loch_engines::operation::{Operation, Outcome};
 use loch_fabric::{Buf, lanes};
 
 use super::reservation::ValuePlace;
@@ -64,10 +64,7 @@ impl<'a> AsyncTable<'a> {
             Some(client) => client.get(key, Buf::new()).await,
             None => self.table.operations().get(key, Buf::new()).await,
         };
-        match found {
-            Ok(found) => Ok(found.map(Value::from)),
-            Err(error) => Err(self.table.error(error)),
-        }
+        found.map_err(|error| self.table.error(error))
     }
 
     /// As [`Table::get_into`].
@@ -86,7 +83,7 @@ impl<'a> AsyncTable<'a> {
         match found {
             Ok(Some(found)) => {
                 into.extend_from_slice(&found);
-                let version = Version::from_u64(found.version());
+                let version = found.version();
                 table.keep_spare(found.into_buf());
                 Ok(Some(version))
             }
@@ -147,10 +144,7 @@ impl<'a> AsyncTable<'a> {
                 .await
                 .and_then(Outcome::stored),
         };
-        match stored {
-            Ok(version) => Ok(Version::from_u64(version)),
-            Err(error) => Err(self.table.error(error)),
-        }
+        stored.map_err(|error| self.table.error(error))
     }
 
     /// As [`Table::put_if`].
@@ -166,10 +160,6 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<Conditional> {
         self.table.writable()?;
         let options = self.table.engine_options(options);
-        let expect = match expect {
-            Expect::Absent => operation::Expect::Absent,
-            Expect::Version(version) => operation::Expect::Version(version.as_u64()),
-        };
         let done = match self.table.in_place() {
             Some(client) => client.put_if(key, value, expect, options).await,
             None => {
@@ -177,14 +167,7 @@ impl<'a> AsyncTable<'a> {
                 self.table.execute(key, put).await.and_then(Outcome::conditional)
             }
         };
-        match done.map_err(|e| self.table.error(e))? {
-            operation::Conditional::Done(version) => {
-                Ok(Conditional::Done(Version::from_u64(version)))
-            }
-            operation::Conditional::Refused(version) => {
-                Ok(Conditional::Refused(version.map(Version::from_u64)))
-            }
-        }
+        done.map_err(|e| self.table.error(e))
     }
 
     /// As [`Table::append`].
@@ -194,8 +177,7 @@ impl<'a> AsyncTable<'a> {
     pub async fn append(self, key: &[u8], bytes: &[u8]) -> Result<Version> {
         self.table.writable()?;
         let appended = self.table.execute(key, Operation::Append(bytes)).await;
-        let version = appended.and_then(Outcome::stored);
-        version.map(Version::from_u64).map_err(|e| self.table.error(e))
+        appended.and_then(Outcome::stored).map_err(|e| self.table.error(e))
     }
 
     /// As [`Table::fetch_add`].
@@ -322,11 +304,11 @@ impl<'a> AsyncTable<'a> {
     /// As [`Table::delete_if_version`].
     pub async fn delete_if_version(self, key: &[u8], version: Version) -> Result<bool> {
         self.table.writable()?;
-        let deleted = self.delete_value(key, Some(version.as_u64())).await;
+        let deleted = self.delete_value(key, Some(version)).await;
         deleted.map_err(|e| self.table.error(e))
     }
 
-    async fn delete_value(self, key: &[u8], of: Option<u64>) -> Result<bool, EngineError> {
+    async fn delete_value(self, key: &[u8], of: Option<Version>) -> Result<bool, EngineError> {
         self.table.execute(key, Operation::Delete { of }).await?.deleted()
     }
 
@@ -340,7 +322,7 @@ impl<'a> AsyncTable<'a> {
         match self.table.batching(true) {
             Some(client) => {
                 let done = client.get_many(keys, |key, found| {
-                    values[key] = found.map(|found| found.to_value().into());
+                    values[key] = found.map(|found| found.to_value());
                 });
                 done.await.map_err(|error| self.table.error(error))?;
             }
@@ -363,7 +345,7 @@ impl<'a> AsyncTable<'a> {
     ) -> Result<()> {
         self.table.check_process()?;
         if let Some(client) = self.table.batching(true) {
-            let done = client.get_many(keys, |key, value| found(key, value.map(ValueRef::from)));
+            let done = client.get_many(keys, found);
             return done.await.map_err(|error| self.table.error(error));
         }
         let get = |key: usize| self.get(keys[key].as_ref());
@@ -380,9 +362,9 @@ impl<'a> AsyncTable<'a> {
         pairs: &[(K, V)],
     ) -> Result<Vec<Version>> {
         self.table.writable()?;
-        let mut versions = vec![Version::from_u64(0); pairs.len()];
+        let mut versions = vec![Version::default(); pairs.len()];
         if let Some(client) = self.table.batching(false) {
-            let stored = |pair: usize, version| versions[pair] = Version::from_u64(version);
+            let stored = |pair: usize, version| versions[pair] = version;
             client.put_many(pairs, stored).await.map_err(|error| self.table.error(error))?;
             return Ok(versions);
         }

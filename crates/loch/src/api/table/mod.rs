@@ -24,8 +24,8 @@ use crate::client::operations::Operations;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::session::table_session::TableSession;
 use crate::{
-    AsyncTable, CheckReport, Error, Expiry, Lambda, Number, Pinned, Reservation, Result, Scan,
-    ScanCursor, ScanPage, Usage, Value, Version,
+    AsyncTable, CheckReport, Conditional, Error, Expect, Expiry, Lambda, Number, Pinned,
+    Reservation, Result, Scan, ScanCursor, ScanPage, Usage, Value, Version,
 };
 
 /// A table of a cluster, for one thread: it can be sent to another thread, but not shared. Every
@@ -75,24 +75,6 @@ pub struct Table {
 pub struct PutOptions {
     /// When the value expires. Default: never.
     pub expiry: Expiry,
-}
-
-/// The condition of a conditional PUT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
-    /// The key has no value.
-    Absent,
-    /// The key has a value of this version.
-    Version(Version),
-}
-
-/// The result of a conditional PUT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Conditional {
-    /// The PUT was done; the version of the new value.
-    Done(Version),
-    /// The condition did not hold; the version of the key's value, if it has one.
-    Refused(Option<Version>),
 }
 
 impl Table {

@@ -80,7 +80,7 @@ impl<'a> Pinned<'a> {
     /// The version of the value.
     pub fn version(&self) -> Version {
         match self.value() {
-            PinnedValue::InPlace(_, pinned) => Version::from_u64(pinned.version()),
+            PinnedValue::InPlace(_, pinned) => pinned.version(),
             PinnedValue::Copied(value) => value.version(),
         }
     }

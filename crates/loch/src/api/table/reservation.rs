@@ -100,7 +100,7 @@ impl<'a> Reservation<'a> {
     /// memory: write through the pointer, and form no reference.
     ///
     /// # Errors
-    /// [`EngineError::Fabric`], [`Error::Forked`].
+    /// [`EngineError::Fabric`](crate::EngineError::Fabric), [`Error::Forked`].
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8> {
         self.table.check_process()?;
         let place = match self.place() {
@@ -132,7 +132,7 @@ impl<'a> Reservation<'a> {
                 done.and_then(Outcome::stored)
             }
         };
-        version.map(Version::from_u64).map_err(|e| self.table.error(e))
+        version.map_err(|e| self.table.error(e))
     }
 
     /// Ends the reservation without a PUT, and returns the first `len` bytes of the value in memory
@@ -140,7 +140,8 @@ impl<'a> Reservation<'a> {
     /// never written is any bytes.
     ///
     /// # Errors
-    /// [`Error::OutsideReservation`], [`EngineError::Fabric`], [`Error::Forked`].
+    /// [`Error::OutsideReservation`], [`EngineError::Fabric`](crate::EngineError::Fabric),
+    /// [`Error::Forked`].
     ///
     /// ```
     /// use loch::{Cluster, EmbeddedConfig, lanes::block_on};

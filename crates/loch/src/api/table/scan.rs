@@ -105,7 +105,7 @@ impl From<Key> for ScannedKey {
         let Key { key, value_bytes, version, expires_at_ms } = found;
         let at = expires_at_ms.map(Duration::from_millis);
         let expires_at = at.and_then(|at| UNIX_EPOCH.checked_add(at));
-        Self { key, value_bytes, version: Version::from_u64(version), expires_at }
+        Self { key, value_bytes, version, expires_at }
     }
 }
 

@@ -95,7 +95,7 @@ impl AsyncTable<'_> {
         let touch = Operation::Touch { of: None, options: table.expiring(expiry) };
         let touched = table.execute(key, touch).await.and_then(Outcome::conditional);
         match touched.map_err(|error| table.error(error))? {
-            Conditional::Done(version) => Ok(Some(Version::from_u64(version))),
+            Conditional::Done(version) => Ok(Some(version)),
             Conditional::Refused(_) => Ok(None),
         }
     }
@@ -109,6 +109,6 @@ impl AsyncTable<'_> {
         table.writable()?;
         let options = table.expiring(expiry);
         let found = table.operations().get_and_touch(key, options, Buf::new()).await;
-        Ok(found.map_err(|error| table.error(error))?.map(Value::from))
+        found.map_err(|error| table.error(error))
     }
 }

@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use super::model::Model;
 use super::*;
 use loch_engines::log::{Change, Log, LogError, Op, Policy, recover};
+use loch_engines::operation::Version;
 
 type Opened<F> = Result<(Log<FileStorage<F>>, Vec<u8>), LogError>;
 
@@ -33,7 +34,8 @@ fn settle<F: Files>(log: &mut Log<FileStorage<F>>) {
 }
 
 fn append<F: Files>(log: &mut Log<FileStorage<F>>, key: u8) -> u64 {
-    let change = Change::Put { value: &[key; 100], version: 1, expires_at_ms: None };
+    let change =
+        Change::Put { value: &[key; 100], version: Version::from_u64(1), expires_at_ms: None };
     log.append(Op::Change { key: &[key], change }, 0).unwrap()
 }
 
@@ -79,7 +81,7 @@ fn a_snapshot_replaces_files() {
         }
     });
     let mut snapshot = log.begin_snapshot(0).unwrap();
-    let change = Change::Put { value: b"v", version: 1, expires_at_ms: None };
+    let change = Change::Put { value: b"v", version: Version::from_u64(1), expires_at_ms: None };
     log.add(&mut snapshot, Op::Change { key: &[7], change }).unwrap();
     let files = || std::fs::read_dir(folder.path()).unwrap().count();
     let before = files();
@@ -177,7 +179,8 @@ fn a_refusal_to_write_the_log_while_a_snapshot_is_made_is_told() {
     let mut snapshot = log.begin_snapshot(0).unwrap();
     append(&mut log, 1);
     log.turn(0).unwrap();
-    let change = Change::Put { value: &[7; 70_000], version: 1, expires_at_ms: None };
+    let change =
+        Change::Put { value: &[7; 70_000], version: Version::from_u64(1), expires_at_ms: None };
     log.add(&mut snapshot, Op::Change { key: &[7], change }).unwrap();
     disk.refuse();
     assert!(matches!(log.sync(0), Err(LogError::Storage(_))));
@@ -231,7 +234,8 @@ fn a_sealed_file_is_closed() {
     for key in 0..100 {
         append(&mut log, key);
         log.turn(0).unwrap();
-        let change = Change::Put { value: &[key; 100], version: 1, expires_at_ms: None };
+        let change =
+            Change::Put { value: &[key; 100], version: Version::from_u64(1), expires_at_ms: None };
         log.add(&mut snapshot, Op::Change { key: &[key], change }).unwrap();
         assert_eq!(disk.open_files().len(), 2, "{key}");
     }

@@ -12,7 +12,7 @@ use crate::nessie::client::cache::Line;
 use crate::nessie::layout::dte::{Header, flags};
 use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::ops::read::Want;
-use crate::operation::Found;
+use crate::operation::ValueRef;
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
@@ -23,7 +23,7 @@ impl<F: Fabric> Client<F> {
     pub async fn get_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-        found: impl FnMut(usize, Option<Found<'_>>),
+        found: impl FnMut(usize, Option<ValueRef<'_>>),
     ) -> Result<(), EngineError> {
         self.look_at_many(keys, Want::Value, found).await
     }
@@ -45,7 +45,7 @@ impl<F: Fabric> Client<F> {
         &self,
         keys: &[K],
         want: Want,
-        mut found: impl FnMut(usize, Option<Found<'_>>),
+        mut found: impl FnMut(usize, Option<ValueRef<'_>>),
     ) -> Result<(), EngineError> {
         if !self.has_stages() {
             for (number, key) in keys.iter().enumerate() {
@@ -59,7 +59,7 @@ impl<F: Fabric> Client<F> {
         let mut batch = self.batch.take().unwrap_or_default();
         let mut done = Ok(());
         for (begin, keys) in (0..).step_by(BATCH_KEYS).zip(keys.chunks(BATCH_KEYS)) {
-            let found = |key, value: Option<Found<'_>>| found(begin + key, value);
+            let found = |key, value: Option<ValueRef<'_>>| found(begin + key, value);
             done = match self.is_near {
                 true => self.look_at_batch(&mut batch, keys, want, found).await,
                 // Boxed, so that the future is as small as batches on one host need it.
@@ -78,7 +78,7 @@ impl<F: Fabric> Client<F> {
         batch: &mut Batch,
         keys: &[K],
         want: Want,
-        mut found: impl FnMut(usize, Option<Found<'_>>),
+        mut found: impl FnMut(usize, Option<ValueRef<'_>>),
     ) -> Result<(), EngineError> {
         let entry_len = self.begin_gets(batch, keys, want)?;
         let words = self.map.shape.geometry.bucket_words();
@@ -150,7 +150,7 @@ impl<F: Fabric> Client<F> {
         batch: &mut Batch,
         keys: &[K],
         want: Want,
-        mut found: impl FnMut(usize, Option<Found<'_>>),
+        mut found: impl FnMut(usize, Option<ValueRef<'_>>),
     ) -> Result<(), EngineError> {
         // Memory for all entries at once: those that are longer have a stage of their own.
         let entry_len = self.begin_gets(batch, keys, want)?.min(BATCH_ENTRY_BYTES_MAX);
@@ -171,7 +171,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// All stages: buckets, entries, and those entries that are longer than the READs of them.
-    async fn get_far<K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)>(
+    async fn get_far<K: AsRef<[u8]>, S: FnMut(usize, Option<ValueRef<'_>>)>(
         &self,
         gets: &mut Gets<'_, F, K, S>,
         buf: &mut Buf,
@@ -215,7 +215,7 @@ impl<F: Fabric> Client<F> {
         batch: &Batch,
         keys: &[K],
         want: Want,
-        found: &mut impl FnMut(usize, Option<Found<'_>>),
+        found: &mut impl FnMut(usize, Option<ValueRef<'_>>),
     ) -> Result<(), EngineError> {
         let rest = batch.rest.iter().map(|key| {
             let (key, hash) = (usize::from(*key), batch.looks[usize::from(*key)].hash);
@@ -232,10 +232,10 @@ impl<F: Fabric> Client<F> {
 }
 
 /// Hands on what the general path has found.
-fn hand_on(seen: Option<&(Header, Buf)>, want: Want, found: impl FnOnce(Option<Found<'_>>)) {
-    found(seen.map(|(header, entry)| Found {
+fn hand_on(seen: Option<&(Header, Buf)>, want: Want, found: impl FnOnce(Option<ValueRef<'_>>)) {
+    found(seen.map(|(header, entry)| ValueRef {
         version: header.version,
-        value: if want == Want::Value {
+        bytes: if want == Want::Value {
             &entry[header.value_at()..header.entry_len()]
         } else {
             &[]
@@ -258,7 +258,7 @@ struct Gets<'a, F: Fabric, K, S> {
     short: Vec<(u8, usize)>,
 }
 
-impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'a, F, K, S> {
+impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<ValueRef<'_>>)> Gets<'a, F, K, S> {
     #[inline(always)]
     fn new(
         client: &'a Client<F>,
@@ -307,7 +307,10 @@ impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'a,
             used.push(number as u8);
         }
         // Linearization point of a hit (protocol G2): the READ of the bucket.
-        (self.found)(number, Some(Found { version: header.version, value, expires_at_ms: None }));
+        (self.found)(
+            number,
+            Some(ValueRef { version: header.version, bytes: value, expires_at_ms: None }),
+        );
     }
 
     /// The first step of a look for a remembered key.
@@ -332,7 +335,7 @@ impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'a,
             };
             // Linearization point of a warm hit (protocol G5): the READ of the bucket.
             let version = header.version;
-            (self.found)(number, Some(Found { version, value, expires_at_ms: None }));
+            (self.found)(number, Some(ValueRef { version, bytes: value, expires_at_ms: None }));
         }
         self.client.spare.give_back(entry);
         if line.is_some() {
@@ -345,7 +348,7 @@ impl<'a, F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Gets<'a,
     }
 }
 
-impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Gets<'_, F, K, S> {
+impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<ValueRef<'_>>)> Chase for Gets<'_, F, K, S> {
     #[inline(always)]
     fn bucket(&mut self, number: usize) -> RemoteAddr {
         let map = &*self.client.map;
@@ -368,7 +371,7 @@ impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase for Ge
 /// GETs over a network.
 struct Far<'a, C>(&'a mut C);
 
-impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<Found<'_>>)> Chase
+impl<F: Fabric, K: AsRef<[u8]>, S: FnMut(usize, Option<ValueRef<'_>>)> Chase
     for Far<'_, Gets<'_, F, K, S>>
 {
     fn bucket(&mut self, number: usize) -> RemoteAddr {
@@ -411,8 +414,8 @@ mod tests {
         }
         for keys in [[b"b", b"c", b"a"], [b"a", b"b", b"c"]] {
             let mut lengths = Vec::new();
-            let found = |_, value: Option<Found<'_>>| {
-                lengths.push(value.map(|found| found.value.len()));
+            let found = |_, value: Option<ValueRef<'_>>| {
+                lengths.push(value.map(|found| found.len()));
             };
             block_on(client.get_many(&keys, found)).unwrap();
             lengths.sort();
@@ -461,8 +464,8 @@ mod tests {
         assert!(keys.iter().map(offset).max().unwrap() + longer > client.map.data_bytes());
         client.hint_read_of(longer as usize);
         let mut found = 0;
-        let count = |_, value: Option<Found<'_>>| {
-            assert_eq!(value.unwrap().value, [2; 6000]);
+        let count = |_, value: Option<ValueRef<'_>>| {
+            assert_eq!(value.unwrap()[..], [2; 6000]);
             found += 1;
         };
         block_on(client.get_many(&keys, count)).unwrap();

@@ -13,6 +13,7 @@ use crate::nessie::client::batch::{Batch, Renewed};
 use crate::nessie::layout::hash::{Candidates, KeyHash};
 use crate::nessie::layout::ite::{Ite, State};
 use crate::nessie::ops::insert::Over;
+use crate::operation::Version;
 use crate::planted::{self, Bug};
 
 /// How far an insert came.
@@ -31,7 +32,7 @@ impl<F: Fabric> Client<F> {
     pub(super) async fn insert_rest(
         &self,
         batch: &mut Batch,
-        stored: &mut impl FnMut(usize, u64),
+        stored: &mut impl FnMut(usize, Version),
     ) -> Result<Renewed, EngineError> {
         let mut renewed = Renewed::default();
         if !self.is_near || batch.rest.is_empty() {

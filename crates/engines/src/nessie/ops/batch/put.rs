@@ -16,7 +16,7 @@ use crate::nessie::layout::ite::Ite;
 use crate::nessie::layout::slab::Class;
 use crate::nessie::ops::draft::{Draft, DraftValue, Rule};
 use crate::nessie::ops::read::Want;
-use crate::operation::PutOptions;
+use crate::operation::{PutOptions, Version};
 use crate::planted::{self, Bug};
 
 impl<F: Fabric> Client<F> {
@@ -29,7 +29,7 @@ impl<F: Fabric> Client<F> {
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
-        mut stored: impl FnMut(usize, u64),
+        mut stored: impl FnMut(usize, Version),
     ) -> Result<(), EngineError> {
         if !self.has_stages() {
             for (number, (key, value)) in pairs.iter().enumerate() {
@@ -58,7 +58,7 @@ impl<F: Fabric> Client<F> {
         &self,
         batch: &mut Batch,
         pairs: &[(K, V)],
-        mut stored: impl FnMut(usize, u64),
+        mut stored: impl FnMut(usize, Version),
     ) -> Result<usize, EngineError> {
         let key_len = longest(pairs.iter().map(|pair| pair.0.as_ref()))?;
         let pairs = &pairs[..self.begin_looks(batch, pairs)];
@@ -72,8 +72,8 @@ impl<F: Fabric> Client<F> {
         for (_, value) in pairs {
             self.check_value(value.as_ref().len())?;
             let version = match self.stamp_at_hand() {
-                Some(version) => version,
-                None => self.stamp().await?,
+                Some(stamp) => Version::from_u64(stamp),
+                None => Version::from_u64(self.stamp().await?),
             };
             batch.written.push(Written { version, entry_len: 0 });
         }
@@ -201,7 +201,7 @@ impl<F: Fabric> Client<F> {
         &self,
         batch: &mut Batch,
         pairs: &[(K, V)],
-        stored: &mut impl FnMut(usize, u64),
+        stored: &mut impl FnMut(usize, Version),
     ) -> Result<(), EngineError> {
         let mut result = Ok(());
         let mut seen = |batch: &mut Batch, old: Old, new, was| {
@@ -262,7 +262,7 @@ impl<F: Fabric> Client<F> {
         pair: &(K, V),
         new: u64,
         was: Result<u64, FabricError>,
-    ) -> Result<Option<u64>, EngineError> {
+    ) -> Result<Option<Version>, EngineError> {
         let Batch { looks, rest, owned, written, .. } = batch;
         let number = usize::from(old.key);
         let (Look { hash, slot, word, .. }, own) = (&looks[number], &owned[number]);
@@ -305,7 +305,7 @@ impl<F: Fabric> Client<F> {
         batch: &Batch,
         pairs: &[(K, V)],
         renewed: Renewed,
-        stored: &mut impl FnMut(usize, u64),
+        stored: &mut impl FnMut(usize, Version),
     ) -> Result<(), EngineError> {
         if batch.rest.is_empty() {
             return Ok(());
@@ -335,7 +335,7 @@ impl<F: Fabric> Client<F> {
         &self,
         first: usize,
         pairs: &[(K, V)],
-        stored: &mut impl FnMut(usize, u64),
+        stored: &mut impl FnMut(usize, Version),
     ) -> Result<(), EngineError> {
         if pairs.is_empty() {
             return Ok(());
@@ -353,7 +353,7 @@ impl<F: Fabric> Client<F> {
 fn draft<'a, K: AsRef<[u8]>, V: AsRef<[u8]>>(
     (key, value): &'a (K, V),
     hash: KeyHash,
-    version: u64,
+    version: Version,
 ) -> Draft<'a> {
     let value = DraftValue::Bytes(value.as_ref());
     Draft { hash, key: key.as_ref(), value, flags: flags::BLIND, expires_at_ms: 0, version }
@@ -362,7 +362,8 @@ fn draft<'a, K: AsRef<[u8]>, V: AsRef<[u8]>>(
 /// The length of a pair's entry.
 #[inline(always)]
 fn entry_len_of<K: AsRef<[u8]>, V: AsRef<[u8]>>((key, value): &(K, V)) -> usize {
-    Header::new(0, 0, key.as_ref().len(), value.as_ref().len(), flags::BLIND).entry_len()
+    Header::new(0, Version::default(), key.as_ref().len(), value.as_ref().len(), flags::BLIND)
+        .entry_len()
 }
 
 /// PUTs of a batch, from the keys to their old entries.
