@@ -1,18 +1,21 @@
 //! The interface of an engine's client, as the library, the benchmark and the simulation use it.
 
+use std::future::ready;
+
 use loch_fabric::{Buf, Fabric, VerbCount};
 
 use crate::error::EngineError;
+use crate::functions::Lambda;
 use crate::limits::{KEY_BYTES_MAX, TOUCHES_MAX};
 use crate::operation::{
-    Batch, Conditional, Expect, Operation, Outcome, PutOptions, Value, Version,
+    Batch, Conditional, Done, Expect, Operation, Outcome, PutOptions, Value, Version,
 };
 
 /// A client of a table: one thread's session and endpoint, and the operations it has under way.
 ///
 /// Operations take `&self`, so the lanes of a thread can have any number of them under way. An
-/// engine implements `get`, `contains` and `execute`, and says which fabric and how many retries
-/// there were; the other operations are built from these, unless the engine has a shorter way.
+/// engine implements `execute`, and says which fabric and how many retries there were; the single
+/// operations are built from `execute`, unless the engine has a shorter way.
 #[allow(async_fn_in_trait, reason = "a client is one thread's: its futures need not be sent")]
 pub trait Kv {
     /// The fabric that carries the client's verbs.
@@ -31,29 +34,19 @@ pub trait Kv {
     /// again.
     fn retries(&self) -> u64;
 
-    /// The value of `key`, if it has one. The bytes read for it are put into `buf`.
+    /// Executes an operation. The bytes that its outcome has, if any, are put into `buf`.
     ///
     /// # Errors
     /// [`EngineError`]; [`EngineError::Timeout`] if other clients kept changing the index slots or
-    /// the entry of the key, or if the key's worker did not answer in time.
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError>;
-
-    /// Whether `key` has a value. Reads no value.
-    ///
-    /// # Errors
-    /// As [`Kv::get`].
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError>;
-
-    /// Executes an operation that may change the value of `key`.
-    ///
-    /// # Errors
-    /// [`EngineError`]; after every error but [`EngineError::Ambiguous`] the key's value is
-    /// unchanged.
-    async fn execute(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError>;
+    /// the entry of the key, or if the key's worker did not answer in time;
+    /// [`EngineError::Unsupported`] if the engine does not have the operation. After every error
+    /// but [`EngineError::Ambiguous`] the key's value is unchanged.
+    fn execute<'a>(
+        &'a self,
+        key: &'a [u8],
+        operation: Operation<'a>,
+        buf: Buf,
+    ) -> impl Future<Output = Result<Done, EngineError>>;
 
     /// Whether batches of operations that only read, or that change something, cost less than as
     /// many single operations in lanes.
@@ -67,12 +60,28 @@ pub trait Kv {
     /// # Errors
     /// As [`Kv::execute`]; [`EngineError::Unsupported`] if the client [shares](Kv::shares) nothing.
     /// After an error no further operations are begun.
-    async fn execute_many(
-        &self,
-        _batch: Batch<'_>,
-        _done: &mut dyn FnMut(usize, Outcome<'_>),
-    ) -> Result<(), EngineError> {
-        Err(EngineError::Unsupported)
+    fn execute_many<'a>(
+        &'a self,
+        _batch: Batch<'a>,
+        _done: &'a mut dyn FnMut(usize, Outcome<'_>),
+    ) -> impl Future<Output = Result<(), EngineError>> {
+        ready(Err(EngineError::Unsupported))
+    }
+
+    /// The value of `key`, if it has one. The bytes read for it are put into `buf`.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`].
+    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.execute(key, Operation::Get, buf).await?.into_found()
+    }
+
+    /// Whether `key` has a value. Reads no value.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`].
+    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
+        self.execute(key, Operation::Contains, Buf::new()).await?.outcome().contained()
     }
 
     /// Gives `key` the value `value`. Returns the value's version.
@@ -85,7 +94,8 @@ pub trait Kv {
         value: &[u8],
         options: PutOptions,
     ) -> Result<Version, EngineError> {
-        self.execute(key, Operation::Put { value, options }).await?.stored()
+        let put = Operation::Put { value, options };
+        self.execute(key, put, Buf::new()).await?.outcome().stored()
     }
 
     /// Gives `key` the value `value` if the present value is as expected.
@@ -99,7 +109,8 @@ pub trait Kv {
         expect: Expect,
         options: PutOptions,
     ) -> Result<Conditional, EngineError> {
-        self.execute(key, Operation::PutIf { value, expect, options }).await?.conditional()
+        let put = Operation::PutIf { value, expect, options };
+        self.execute(key, put, Buf::new()).await?.outcome().conditional()
     }
 
     /// Deletes the value of `key`. Returns whether the key had a value.
@@ -107,7 +118,7 @@ pub trait Kv {
     /// # Errors
     /// As [`Kv::execute`].
     async fn delete(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.execute(key, Operation::Delete { of: None }).await?.deleted()
+        self.execute(key, Operation::Delete { of: None }, Buf::new()).await?.outcome().deleted()
     }
 
     /// Deletes the value of `key` if it has this version. Returns whether it did.
@@ -115,7 +126,8 @@ pub trait Kv {
     /// # Errors
     /// As [`Kv::execute`], and [`EngineError::NoVersions`].
     async fn delete_if(&self, key: &[u8], version: Version) -> Result<bool, EngineError> {
-        self.execute(key, Operation::Delete { of: Some(version) }).await?.deleted()
+        let delete = Operation::Delete { of: Some(version) };
+        self.execute(key, delete, Buf::new()).await?.outcome().deleted()
     }
 
     /// Adds `add`, wrapping, to the 8-byte little-endian number under `key` and returns the number
@@ -124,7 +136,7 @@ pub trait Kv {
     /// # Errors
     /// As [`Kv::execute`], and [`EngineError::NotACounter`].
     async fn fetch_add(&self, key: &[u8], add: u64) -> Result<u64, EngineError> {
-        self.execute(key, Operation::FetchAdd(add)).await?.scalar()
+        self.execute(key, Operation::FetchAdd(add), Buf::new()).await?.outcome().scalar()
     }
 
     /// Appends `bytes` to the value of `key` in one atomic step; a key without a value gets `bytes`
@@ -135,7 +147,7 @@ pub trait Kv {
     /// As [`Kv::execute`]; [`EngineError::ValueTooLong`] if the old value and `bytes` together are
     /// too long.
     async fn append(&self, key: &[u8], bytes: &[u8]) -> Result<Version, EngineError> {
-        self.execute(key, Operation::Append(bytes)).await?.stored()
+        self.execute(key, Operation::Append(bytes), Buf::new()).await?.outcome().stored()
     }
 
     /// Gives the present value of `key` another expiry, in one atomic step: its bytes stay, its
@@ -146,7 +158,7 @@ pub trait Kv {
     /// As [`Kv::execute`].
     async fn touch(&self, key: &[u8], options: PutOptions) -> Result<Option<Version>, EngineError> {
         let touch = Operation::Touch { of: None, options };
-        Ok(match self.execute(key, touch).await?.conditional()? {
+        Ok(match self.execute(key, touch, Buf::new()).await?.outcome().conditional()? {
             Conditional::Done(version) => Some(version),
             Conditional::Refused(_) => None,
         })
@@ -155,19 +167,104 @@ pub trait Kv {
     /// As [`Kv::touch`], and returns the value, with its new version and expiry. The bytes read for
     /// it are put into `buf`.
     ///
-    /// This is a GET, and a TOUCH on the condition that the value is still the one that was found,
-    /// as often as it takes. The whole takes effect when that TOUCH does.
-    ///
     /// # Errors
-    /// As [`Kv::execute`]; [`EngineError::Timeout`] if other clients kept changing the value, and
-    /// [`EngineError::NoVersions`] if the table has no versions and the engine no shorter way.
+    /// As [`Kv::execute`], and [`EngineError::NoVersions`] if the table has no versions and the
+    /// engine no way to do it in one step.
     async fn get_and_touch(
         &self,
         key: &[u8],
         options: PutOptions,
         buf: Buf,
     ) -> Result<Option<Value>, EngineError> {
-        get_and_touch(self, key, options, buf).await
+        self.execute(key, Operation::GetAndTouch(options), buf).await?.into_found()
+    }
+
+    /// `update_scalar2scalar` (kv-direct §3.2, Table 1): replaces the one element under `key` by
+    /// the function's result for it and the operand. Returns the element before, in the low bits of
+    /// a word. A key without a value counts as 0. The new value does not expire.
+    ///
+    /// # Errors
+    /// As [`Kv::execute`], [`EngineError::NotAVector`], [`EngineError::NoFunction`],
+    /// [`EngineError::FunctionFailed`], [`EngineError::UnfitFunction`]; the methods below do the
+    /// same.
+    async fn update(&self, key: &[u8], lambda: Lambda) -> Result<u64, EngineError> {
+        self.execute(key, Operation::Update(lambda), Buf::new()).await?.outcome().scalar()
+    }
+
+    /// `update_scalar2vector`: replaces each element by the function's result for it and the
+    /// operand. Returns the number of elements; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Kv::update`].
+    async fn update_all(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
+        let update = Operation::UpdateAll { lambda, returns: false };
+        self.execute(key, update, Buf::new()).await?.outcome().updated()
+    }
+
+    /// As [`Kv::update_all`], but returns the elements before the update.
+    ///
+    /// # Errors
+    /// As [`Kv::update`].
+    async fn update_all_returning(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        let update = Operation::UpdateAll { lambda, returns: true };
+        self.execute(key, update, buf).await?.into_vector()
+    }
+
+    /// `update_vector2vector`: replaces each element by the function's result for it and the
+    /// operand of the same index. Returns the number of elements; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Kv::update`].
+    async fn update_each(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        operands: &[u8],
+    ) -> Result<Option<u64>, EngineError> {
+        let update = Operation::UpdateEach { lambda, operands, returns: false };
+        self.execute(key, update, Buf::new()).await?.outcome().updated()
+    }
+
+    /// As [`Kv::update_each`], but returns the elements before the update.
+    ///
+    /// # Errors
+    /// As [`Kv::update`].
+    async fn update_each_returning(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        operands: &[u8],
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        let update = Operation::UpdateEach { lambda, operands, returns: true };
+        self.execute(key, update, buf).await?.into_vector()
+    }
+
+    /// The function's result over the operand and all elements, one after the other; `None` without
+    /// a value.
+    ///
+    /// # Errors
+    /// As [`Kv::update`].
+    async fn reduce(&self, key: &[u8], lambda: Lambda) -> Result<Option<u64>, EngineError> {
+        self.execute(key, Operation::Reduce(lambda), Buf::new()).await?.outcome().reduced()
+    }
+
+    /// The elements for which the function says yes, in their order; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Kv::update`].
+    async fn filter(
+        &self,
+        key: &[u8],
+        lambda: Lambda,
+        buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
+        self.execute(key, Operation::Filter(lambda), buf).await?.into_vector()
     }
 
     /// Called after an operation by a client over a network: nobody knows whether it is used again.
@@ -176,8 +273,8 @@ pub trait Kv {
     ///
     /// # Errors
     /// The fabric's.
-    async fn come_to_rest(&self) -> Result<(), EngineError> {
-        Ok(())
+    fn come_to_rest(&self) -> impl Future<Output = Result<(), EngineError>> {
+        ready(Ok(()))
     }
 
     /// Called when nobody may use the client for long: also after an operation whose future was
@@ -188,142 +285,39 @@ pub trait Kv {
     ///
     /// # Errors
     /// The fabric's errors; the node then cleans up what is left.
-    async fn detach(&self) -> Result<(), EngineError> {
-        Ok(())
+    fn detach(&self) -> impl Future<Output = Result<(), EngineError>> {
+        ready(Ok(()))
     }
 }
 
-/// [`Kv::get_and_touch`] by a GET and a conditional TOUCH.
+/// GET-and-touch by a GET, and a TOUCH on the condition that the value is still the one that was
+/// found, as often as it takes. The whole takes effect when that TOUCH does. `execute` executes an
+/// operation on the key.
+///
+/// # Errors
+/// As [`Kv::get_and_touch`].
 pub(crate) async fn get_and_touch(
-    client: &(impl Kv + ?Sized),
-    key: &[u8],
+    fabric: &impl Fabric,
     options: PutOptions,
     mut buf: Buf,
-) -> Result<Option<Value>, EngineError> {
-    let began_us = client.fabric().now_us();
+    execute: impl AsyncFn(Operation<'static>, Buf) -> Result<Done, EngineError>,
+) -> Result<Done, EngineError> {
+    let began_us = fabric.now_us();
     for _ in 0..TOUCHES_MAX {
-        let Some(found) = client.get(key, buf).await? else { return Ok(None) };
+        let Some(found) = execute(Operation::Get, buf).await?.into_found()? else {
+            return Ok(None.into());
+        };
         let touch = Operation::Touch { of: Some(found.version()), options };
-        match client.execute(key, touch).await?.conditional()? {
+        match execute(touch, Buf::new()).await?.outcome().conditional()? {
             Conditional::Done(version) => {
-                return Ok(Some(found.touched(version, options.expires_at_ms)));
+                return Ok(Some(found.touched(version, options.expires_at_ms)).into());
             }
             // The value was deleted, or has expired.
-            Conditional::Refused(None) => return Ok(None),
+            Conditional::Refused(None) => return Ok(None.into()),
             Conditional::Refused(Some(_)) => buf = found.into_buf(),
         }
     }
-    Err(EngineError::Timeout { timeout_us: client.fabric().now_us() - began_us })
-}
-
-/// A client of one of two kinds: for engines whose client without a session differs from the client
-/// with one, or that have two ways of sending requests.
-pub enum OneOf<A, B> {
-    /// A client of the first kind.
-    First(A),
-    /// A client of the second kind.
-    Second(B),
-}
-
-impl<A: Kv, B: Kv<Fabric = A::Fabric>> Kv for OneOf<A, B> {
-    type Fabric = A::Fabric;
-
-    fn fabric(&self) -> &A::Fabric {
-        match self {
-            Self::First(client) => client.fabric(),
-            Self::Second(client) => client.fabric(),
-        }
-    }
-
-    fn counted(&self) -> VerbCount {
-        match self {
-            Self::First(client) => client.counted(),
-            Self::Second(client) => client.counted(),
-        }
-    }
-
-    fn retries(&self) -> u64 {
-        match self {
-            Self::First(client) => client.retries(),
-            Self::Second(client) => client.retries(),
-        }
-    }
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        match self {
-            Self::First(client) => client.get(key, buf).await,
-            Self::Second(client) => client.get(key, buf).await,
-        }
-    }
-
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        match self {
-            Self::First(client) => client.contains(key).await,
-            Self::Second(client) => client.contains(key).await,
-        }
-    }
-
-    async fn execute(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        match self {
-            Self::First(client) => client.execute(key, operation).await,
-            Self::Second(client) => client.execute(key, operation).await,
-        }
-    }
-
-    async fn get_and_touch(
-        &self,
-        key: &[u8],
-        options: PutOptions,
-        buf: Buf,
-    ) -> Result<Option<Value>, EngineError> {
-        match self {
-            Self::First(client) => client.get_and_touch(key, options, buf).await,
-            Self::Second(client) => client.get_and_touch(key, options, buf).await,
-        }
-    }
-
-    fn shares(&self, is_read: bool) -> bool {
-        match self {
-            Self::First(client) => client.shares(is_read),
-            Self::Second(client) => client.shares(is_read),
-        }
-    }
-
-    async fn execute_many(
-        &self,
-        batch: Batch<'_>,
-        done: &mut dyn FnMut(usize, Outcome<'_>),
-    ) -> Result<(), EngineError> {
-        match self {
-            Self::First(client) => client.execute_many(batch, done).await,
-            Self::Second(client) => client.execute_many(batch, done).await,
-        }
-    }
-
-    async fn come_to_rest(&self) -> Result<(), EngineError> {
-        match self {
-            Self::First(client) => client.come_to_rest().await,
-            Self::Second(client) => client.come_to_rest().await,
-        }
-    }
-
-    fn leave(&self) {
-        match self {
-            Self::First(client) => client.leave(),
-            Self::Second(client) => client.leave(),
-        }
-    }
-
-    async fn detach(&self) -> Result<(), EngineError> {
-        match self {
-            Self::First(client) => client.detach().await,
-            Self::Second(client) => client.detach().await,
-        }
-    }
+    Err(EngineError::Timeout { timeout_us: fabric.now_us() - began_us })
 }
 
 /// The reader of a table in which even a GET is a request. All its operations are refused.
@@ -349,18 +343,14 @@ impl<F: Fabric> Kv for NeedsSession<F> {
         0
     }
 
-    async fn get(&self, key: &[u8], _: Buf) -> Result<Option<Value>, EngineError> {
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+        _: Buf,
+    ) -> Result<Done, EngineError> {
         check_key(key)?;
-        Err(EngineError::NeedsSession)
-    }
-
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        check_key(key)?;
-        Err(EngineError::NeedsSession)
-    }
-
-    async fn execute(&self, _: &[u8], _: Operation<'_>) -> Result<Outcome<'static>, EngineError> {
-        Err(EngineError::ReadOnly)
+        Err(if operation.is_read() { EngineError::NeedsSession } else { EngineError::ReadOnly })
     }
 }
 

@@ -11,7 +11,6 @@
 #[cfg(test)]
 extern crate self as loch_engines;
 
-mod any_client;
 pub mod checksum;
 pub mod effect;
 pub mod engine;

@@ -148,6 +148,12 @@ impl<'a> Operation<'a> {
         )
     }
 
+    /// Whether the operation's outcome can have bytes.
+    #[inline]
+    pub(crate) fn returns_bytes(&self) -> bool {
+        *self == Operation::Get || self.returns_vector()
+    }
+
     /// Whether the operation changes nothing, so that it may be executed again.
     #[inline]
     pub fn is_read(&self) -> bool {
@@ -246,6 +252,27 @@ impl Outcome<'_> {
             Outcome::Contained(is) => Ok(is),
             other => Err(other.of_another_operation()),
         }
+    }
+
+    /// The outcome of an update of a vector that is not returned: the number of elements; `None`
+    /// without a value.
+    ///
+    /// # Errors
+    /// As [`Outcome::stored`].
+    pub fn updated(self) -> Result<Option<u64>, EngineError> {
+        match self {
+            Outcome::Updated(elements) => Ok(Some(elements)),
+            Outcome::Absent => Ok(None),
+            other => Err(other.of_another_operation()),
+        }
+    }
+
+    /// The outcome of a reduction; `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Outcome::stored`].
+    pub fn reduced(self) -> Result<Option<u64>, EngineError> {
+        if self == Outcome::Absent { Ok(None) } else { self.scalar().map(Some) }
     }
 
     /// The outcome of an operation that brings no value.
@@ -410,6 +437,12 @@ impl Done {
         Self { outcome: outcome.with_bytes(&[]), buf, at }
     }
 
+    /// An outcome without bytes. The buffer that the operation was given is the caller's again.
+    #[inline]
+    pub fn without_bytes(outcome: Outcome<'static>, buf: Buf) -> Self {
+        Self { outcome, buf, at: 0..0 }
+    }
+
     /// The outcome.
     #[inline]
     pub fn outcome(&self) -> Outcome<'_> {
@@ -431,13 +464,16 @@ impl Done {
         }
     }
 
-    /// The outcome of an operation that returns elements.
+    /// The outcome of an operation that returns elements; `None` without a value.
     ///
     /// # Errors
     /// As [`Outcome::stored`].
-    pub fn into_vector(self) -> Result<Value, EngineError> {
+    pub fn into_vector(self) -> Result<Option<Value>, EngineError> {
         match self.outcome {
-            Outcome::Vector(_) => Ok(Value::new(self.buf, self.at, Version::default(), None)),
+            Outcome::Vector(_) => {
+                Ok(Some(Value::new(self.buf, self.at, Version::default(), None)))
+            }
+            Outcome::Absent => Ok(None),
             other => Err(other.of_another_operation()),
         }
     }
@@ -448,10 +484,17 @@ impl Done {
     }
 }
 
-impl From<Value> for Done {
-    fn from(value: Value) -> Self {
-        let outcome = Outcome::from(ValueRef::from(&value)).with_bytes(&[]);
-        let (buf, at) = value.into_parts();
-        Self { outcome, buf, at }
+impl From<Option<Value>> for Done {
+    /// The outcome of an operation that returns a value.
+    #[inline]
+    fn from(found: Option<Value>) -> Self {
+        match found {
+            Some(value) => {
+                let outcome = Outcome::from(ValueRef::from(&value)).with_bytes(&[]);
+                let (buf, at) = value.into_parts();
+                Self { outcome, buf, at }
+            }
+            None => Self::without_bytes(Outcome::Absent, Buf::new()),
+        }
     }
 }

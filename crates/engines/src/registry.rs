@@ -1,5 +1,5 @@
-//! The list of all engines, one line each. All code that depends on the set of engines is generated
-//! from this list.
+//! The list of all engines, one line each. All code that depends on the set of engines follows from
+//! this list.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -12,22 +12,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::engine::{Engine, FunctionConfig, LogConfig, Needs, Place, Plan, Sizes, Workers};
 use crate::error::{EngineError, LayoutError};
-use crate::kv::{Kv, NeedsSession, OneOf};
-use crate::kv_direct::Compute;
+use crate::kv::{Kv, NeedsSession};
 use crate::nessie::hash::TableMap;
 use crate::nessie::{self, AnyClient};
 use crate::net::{Access, Connect, Net};
-use crate::operation::{Batch, Operation, Outcome, PutOptions, Value};
+use crate::operation::{Batch, Done, Operation, Outcome};
 use crate::region::{TableEntry, TableParams};
 use crate::requests::mailboxes::MailedRequests;
 use crate::requests::{RequestMap, Service};
 use crate::room::Room;
 use crate::serve::{Housekeeper, WorkerError, WorkerHost};
 
-/// Generates the enums over all engines: each has one variant for an engine, and each method is one
-/// `match`. A line with `#[cfg(...)]` is there only in builds that have the engine.
+/// Generates the enums over all engines, each with one variant for an engine, and `by_engine!`,
+/// which does the same with whatever engine it is. A line with `#[cfg(...)]` is there only in
+/// builds that have the engine. The first token is a dollar sign, for `by_engine!`.
 macro_rules! engines {
-    ($($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $variant:ident: $engine:ty,)*) => {
+    ($d:tt $($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $variant:ident: $engine:ty,)*) => {
         /// The number of an engine.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
@@ -47,30 +47,22 @@ macro_rules! engines {
             $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant(<$engine as Engine>::Map),)*
         }
 
+        /// The state that the workers of a table on one node share.
+        #[derive(Clone)]
+        pub enum Shared {
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant(Arc<<$engine as Workers>::Shared>),)*
+        }
+
+        /// A client of a table, whatever its engine.
+        pub enum Client<N: Net> {
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant(<$engine as Engine>::Client<N>),)*
+            /// A client without a session, of a table in which even a GET is a request.
+            NeedsSession(NeedsSession<N::Waiting>),
+        }
+
         impl EngineId {
             /// All engines.
             pub const ALL: &[Self] = &[$($(#[cfg($cfg)])? Self::$variant,)*];
-
-            /// The names that declare a table of the engine; the first is the engine's own.
-            pub fn names(self) -> &'static [&'static str] {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant => <$engine>::NAMES,)*
-                }
-            }
-
-            /// What the engine's tables need of a node.
-            pub fn needs(self) -> Needs {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant => <$engine>::NEEDS,)*
-                }
-            }
-
-            /// As [`Engine::facts`].
-            pub fn facts(self, params: &TableParams) -> Vec<(&'static str, String)> {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant => <$engine>::facts(params),)*
-                }
-            }
         }
 
         impl Options {
@@ -78,42 +70,6 @@ macro_rules! engines {
             pub fn engine(&self) -> EngineId {
                 match self {
                     $($(#[cfg($cfg)])? Self::$variant(_) => EngineId::$variant,)*
-                }
-            }
-
-            /// The name by which such a table is declared.
-            pub fn name(&self) -> &'static str {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(options) => <$engine>::name(options),)*
-                }
-            }
-
-            /// As [`Engine::log`].
-            pub fn log(&self) -> Option<LogConfig> {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(options) => <$engine>::log(options),)*
-                }
-            }
-
-            /// As [`Engine::functions`].
-            pub fn functions(&self) -> &[FunctionConfig] {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(options) => <$engine>::functions(options),)*
-                }
-            }
-
-            /// As [`Engine::plan`].
-            ///
-            /// # Errors
-            /// As [`Engine::plan`]; [`LayoutError::Geometry`] if the room's longest value is longer
-            /// than the engine's values can be.
-            pub fn plan(&self, room: &Room) -> Result<Plan, LayoutError> {
-                self.engine().needs().check(room, self.name())?;
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(options) => <$engine>::plan(options, room),)*
                 }
             }
 
@@ -128,16 +84,6 @@ macro_rules! engines {
                     return Some(options.map(|it| Self::$variant(<$engine>::named(it, name))));
                 })*
                 None
-            }
-        }
-
-        impl Serialize for Options {
-            /// The fields of a declaration.
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(options) => options.serialize(serializer),)*
-                }
             }
         }
 
@@ -163,55 +109,6 @@ macro_rules! engines {
                     $($(#[cfg($cfg)])? Self::$variant(_) => EngineId::$variant,)*
                 }
             }
-
-            /// As [`Engine::bytes`].
-            pub fn bytes(&self) -> u64 {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::bytes(map),)*
-                }
-            }
-
-            /// As [`Engine::requests`].
-            pub fn requests(&self) -> Option<&Arc<RequestMap>> {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::requests(map),)*
-                }
-            }
-
-            /// As [`Engine::mailed`].
-            fn mailed(&self) -> Option<&MailedRequests> {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::mailed(map),)*
-                }
-            }
-
-            /// As [`Engine::readable`].
-            pub fn readable(&self, node: u16) -> Vec<Range<u64>> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(map) => <$engine>::readable(map, node),)*
-                }
-            }
-
-            /// As [`Engine::sizes`].
-            pub fn sizes(&self) -> Sizes {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::sizes(map),)*
-                }
-            }
-
-            /// Whether a full table makes room for a new value by removing others.
-            pub fn evicts(&self) -> bool {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(map) => <$engine>::evicts(map),)*
-                }
-            }
-        }
-
-        /// The state that the workers of a table on one node share.
-        #[derive(Clone)]
-        pub enum Shared {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant(Arc<<$engine as Workers>::Shared>),)*
         }
 
         impl Shared {
@@ -222,25 +119,6 @@ macro_rules! engines {
                     Map::$variant(map) => Self::$variant(Arc::new(<$engine>::shared(map))),)*
                 }
             }
-
-            /// As [`Workers::housekeeper`].
-            pub fn housekeeper(&self) -> Option<&dyn Housekeeper> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(shared) => <$engine>::housekeeper(shared),)*
-                }
-            }
-
-            /// As [`Workers::serve`].
-            ///
-            /// # Errors
-            /// As [`Workers::serve`].
-            pub async fn serve<H: WorkerHost>(&self, host: &H) -> Result<(), WorkerError> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(shared) => <$engine>::serve(shared, host).await,)*
-                }
-            }
         }
 
         $($(#[cfg($cfg)])? impl From<<$engine as Engine>::Options> for Options {
@@ -248,13 +126,6 @@ macro_rules! engines {
                 Self::$variant(options)
             }
         })*
-
-        /// A client of a table, whatever its engine.
-        pub enum Client<N: Net> {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant(<$engine as Engine>::Client<N>),)*
-            /// A client without a session, of a table in which even a GET is a request.
-            NeedsSession(NeedsSession<N::Waiting>),
-        }
 
         impl<N: Net> Client<N> {
             /// As [`Engine::client`]; nessie's for each table of its layout, without a session.
@@ -277,131 +148,28 @@ macro_rules! engines {
                     })*
                 })
             }
+        }
 
-            /// The endpoint, for its counters and clocks.
-            pub fn direct(&self) -> &N::Direct {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(client) => <$engine>::direct::<N>(client),)*
-                    Self::NeedsSession(client) => N::direct(client.fabric()),
+        /// `by_engine!(value, Options(held), E => expression)`: the expression for the engine of
+        /// `value`, an `Options`. In the expression `E` is the engine, and `held` what the variant
+        /// holds. Variants that are no engine's are matched at the end.
+        macro_rules! by_engine {
+            ($d value:expr, $d kind:ident $d(($d held:ident))?, $d e:ident => $d then:expr
+                $d(, $d other:pat => $d otherwise:expr)?) => {
+                match $d value {
+                    $($(#[cfg($cfg)])? $d kind::$variant $d(($d held))? => {
+                        #[allow(dead_code, reason = "not every expression names the engine")]
+                        type $d e = $engine;
+                        $d then
+                    })*
+                    $d($d other => $d otherwise,)?
                 }
-            }
-
-            /// As [`Kv::counted`].
-            pub fn counted(&self) -> VerbCount {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(client) => client.counted(),)*
-                    Self::NeedsSession(client) => client.counted(),
-                }
-            }
-
-            /// As [`Kv::retries`].
-            pub fn retries(&self) -> u64 {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(client) => client.retries(),)*
-                    Self::NeedsSession(client) => client.retries(),
-                }
-            }
-
-            /// As [`Kv::get`].
-            pub fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Operating<'a, Option<Value>> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(client) => Box::pin(client.get(key, buf)),)*
-                    Self::NeedsSession(client) => Box::pin(client.get(key, buf)),
-                }
-            }
-
-            /// As [`Kv::contains`].
-            pub fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(client) => Box::pin(client.contains(key)),)*
-                    Self::NeedsSession(client) => Box::pin(client.contains(key)),
-                }
-            }
-
-            /// As [`Kv::execute`].
-            pub fn execute<'a>(
-                &'a self,
-                key: &'a [u8],
-                operation: Operation<'a>,
-            ) -> Operating<'a, Outcome<'static>> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(client) => Box::pin(client.execute(key, operation)),)*
-                    Self::NeedsSession(client) => Box::pin(client.execute(key, operation)),
-                }
-            }
-
-            /// As [`Kv::get_and_touch`].
-            pub fn get_and_touch<'a>(
-                &'a self,
-                key: &'a [u8],
-                options: PutOptions,
-                buf: Buf,
-            ) -> Operating<'a, Option<Value>> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(client) => Box::pin(client.get_and_touch(key, options, buf)),)*
-                    Self::NeedsSession(client) => Box::pin(client.get_and_touch(key, options, buf)),
-                }
-            }
-
-            /// As [`Kv::shares`].
-            pub fn shares(&self, is_read: bool) -> bool {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(client) => client.shares(is_read),)*
-                    Self::NeedsSession(client) => client.shares(is_read),
-                }
-            }
-
-            /// As [`Kv::execute_many`].
-            pub fn execute_many<'a>(
-                &'a self,
-                batch: Batch<'a>,
-                done: &'a mut dyn FnMut(usize, Outcome<'_>),
-            ) -> Operating<'a, ()> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(client) => Box::pin(client.execute_many(batch, done)),)*
-                    Self::NeedsSession(client) => Box::pin(client.execute_many(batch, done)),
-                }
-            }
-
-            /// As [`Kv::come_to_rest`].
-            pub fn come_to_rest(&self) -> Operating<'_, ()> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(client) => Box::pin(client.come_to_rest()),)*
-                    Self::NeedsSession(client) => Box::pin(client.come_to_rest()),
-                }
-            }
-
-            /// As [`Kv::leave`].
-            pub fn leave(&self) {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$variant(client) => client.leave(),)*
-                    Self::NeedsSession(client) => client.leave(),
-                }
-            }
-
-            /// As [`Kv::detach`].
-            pub fn detach(&self) -> Operating<'_, ()> {
-                match self {
-                    $($(#[cfg($cfg)])?
-                    Self::$variant(client) => Box::pin(client.detach()),)*
-                    Self::NeedsSession(client) => Box::pin(client.detach()),
-                }
-            }
+            };
         }
     };
 }
 
-/// An operation of a client whose engine is known only at run time, boxed to keep futures small.
-pub type Operating<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + 'a>>;
-
-engines! {
+engines! { $
     /// [`nessie`](crate::nessie): the client alone.
     Nessie: crate::nessie::Nessie,
     /// [`nessie_server`](crate::nessie_server): the workers of the node that owns the key.
@@ -419,7 +187,105 @@ engines! {
     Example: crate::example::Example,
 }
 
+/// `by_engine!` for a client: in the expression `client` is the engine's own.
+macro_rules! by_client {
+    ($value:expr, $client:ident => $then:expr) => {
+        by_engine!($value, Client($client), E => $then, Client::NeedsSession($client) => $then)
+    };
+}
+
+impl EngineId {
+    /// The names that declare a table of the engine; the first is the engine's own.
+    pub fn names(self) -> &'static [&'static str] {
+        by_engine!(self, EngineId, E => E::NAMES)
+    }
+
+    /// What the engine's tables need of a node.
+    pub fn needs(self) -> Needs {
+        by_engine!(self, EngineId, E => E::NEEDS)
+    }
+
+    /// As [`Engine::facts`].
+    pub fn facts(self, params: &TableParams) -> Vec<(&'static str, String)> {
+        by_engine!(self, EngineId, E => E::facts(params))
+    }
+
+    /// The engine of a table in the directory, if the entry names a known engine.
+    pub fn of(entry: &TableEntry) -> Option<Self> {
+        Self::ALL.iter().copied().find(|engine| *engine as u32 == entry.engine)
+    }
+
+    /// The engine's name.
+    pub fn name(self) -> &'static str {
+        self.names()[0]
+    }
+}
+
+impl Options {
+    /// The name by which such a table is declared.
+    pub fn name(&self) -> &'static str {
+        by_engine!(self, Options(options), E => E::name(options))
+    }
+
+    /// As [`Engine::log`].
+    pub fn log(&self) -> Option<LogConfig> {
+        by_engine!(self, Options(options), E => E::log(options))
+    }
+
+    /// As [`Engine::functions`].
+    pub fn functions(&self) -> &[FunctionConfig] {
+        by_engine!(self, Options(options), E => E::functions(options))
+    }
+
+    /// As [`Engine::plan`].
+    ///
+    /// # Errors
+    /// As [`Engine::plan`]; [`LayoutError::Geometry`] if the room's longest value is longer than
+    /// the engine's values can be.
+    pub fn plan(&self, room: &Room) -> Result<Plan, LayoutError> {
+        self.engine().needs().check(room, self.name())?;
+        by_engine!(self, Options(options), E => E::plan(options, room))
+    }
+}
+
+impl Serialize for Options {
+    /// The fields of a declaration.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        by_engine!(self, Options(options), E => options.serialize(serializer))
+    }
+}
+
 impl Map {
+    /// As [`Engine::bytes`].
+    pub fn bytes(&self) -> u64 {
+        by_engine!(self, Map(map), E => E::bytes(map))
+    }
+
+    /// As [`Engine::requests`].
+    pub fn requests(&self) -> Option<&Arc<RequestMap>> {
+        by_engine!(self, Map(map), E => E::requests(map))
+    }
+
+    /// As [`Engine::mailed`].
+    fn mailed(&self) -> Option<&MailedRequests> {
+        by_engine!(self, Map(map), E => E::mailed(map))
+    }
+
+    /// As [`Engine::readable`].
+    pub fn readable(&self, node: u16) -> Vec<Range<u64>> {
+        by_engine!(self, Map(map), E => E::readable(map, node))
+    }
+
+    /// As [`Engine::sizes`].
+    pub fn sizes(&self) -> Sizes {
+        by_engine!(self, Map(map), E => E::sizes(map))
+    }
+
+    /// Whether a full table makes room for a new value by removing others.
+    pub fn evicts(&self) -> bool {
+        by_engine!(self, Map(map), E => E::evicts(map))
+    }
+
     /// The map of the table that the directory lists as `entry` and that begins at `places`: see
     /// [`Engine::map`].
     ///
@@ -485,6 +351,78 @@ impl Map {
     }
 }
 
+impl Shared {
+    /// As [`Workers::housekeeper`].
+    pub fn housekeeper(&self) -> Option<&dyn Housekeeper> {
+        by_engine!(self, Shared(shared), E => E::housekeeper(shared))
+    }
+
+    /// As [`Workers::serve`].
+    ///
+    /// # Errors
+    /// As [`Workers::serve`].
+    pub async fn serve<H: WorkerHost>(&self, host: &H) -> Result<(), WorkerError> {
+        by_engine!(self, Shared(shared), E => E::serve(shared, host).await)
+    }
+}
+
+/// An operation of a client whose engine is known only at run time, boxed to keep futures small.
+pub type Operating<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + 'a>>;
+
+#[allow(
+    refining_impl_trait,
+    reason = "those who keep the futures want to know that they are boxed"
+)]
+impl<N: Net> Kv for Client<N> {
+    type Fabric = N::Direct;
+
+    fn fabric(&self) -> &N::Direct {
+        by_engine!(self, Client(client), E => E::direct::<N>(client),
+            Client::NeedsSession(client) => N::direct(client.fabric()))
+    }
+
+    fn counted(&self) -> VerbCount {
+        by_client!(self, client => client.counted())
+    }
+
+    fn retries(&self) -> u64 {
+        by_client!(self, client => client.retries())
+    }
+
+    fn execute<'a>(
+        &'a self,
+        key: &'a [u8],
+        operation: Operation<'a>,
+        buf: Buf,
+    ) -> Operating<'a, Done> {
+        by_client!(self, client => Box::pin(client.execute(key, operation, buf)))
+    }
+
+    fn shares(&self, is_read: bool) -> bool {
+        by_client!(self, client => client.shares(is_read))
+    }
+
+    fn execute_many<'a>(
+        &'a self,
+        batch: Batch<'a>,
+        done: &'a mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Operating<'a, ()> {
+        by_client!(self, client => Box::pin(client.execute_many(batch, done)))
+    }
+
+    fn come_to_rest(&self) -> Operating<'_, ()> {
+        by_client!(self, client => Box::pin(client.come_to_rest()))
+    }
+
+    fn leave(&self) {
+        by_client!(self, client => client.leave());
+    }
+
+    fn detach(&self) -> Operating<'_, ()> {
+        by_client!(self, client => Box::pin(client.detach()))
+    }
+}
+
 impl<N: Net> Client<N> {
     /// The client, if it is nessie's own, which does all the work of an operation itself.
     pub fn nessie(&self) -> Option<&AnyClient<N::Direct>> {
@@ -499,30 +437,9 @@ impl<N: Net> Client<N> {
     #[inline]
     pub fn in_place(&self) -> Option<&nessie::Client<N::Direct>> {
         match self {
-            Self::Nessie(OneOf::First(client)) => Some(client),
+            Self::Nessie(AnyClient::Loch(client)) => Some(client),
             _ => None,
         }
-    }
-
-    /// The client's interface for computations, if its workers compute on values and it has a
-    /// session.
-    pub fn computing(&self) -> Option<&impl Compute> {
-        match self {
-            Self::KvDirect(client) => Some(client),
-            _ => None,
-        }
-    }
-}
-
-impl EngineId {
-    /// The engine of a table in the directory, if the entry names a known engine.
-    pub fn of(entry: &TableEntry) -> Option<Self> {
-        Self::ALL.iter().copied().find(|engine| *engine as u32 == entry.engine)
-    }
-
-    /// The engine's name.
-    pub fn name(self) -> &'static str {
-        self.names()[0]
     }
 }
 

@@ -4,7 +4,6 @@ mod cluster;
 
 use cluster::{Plan, TestCluster};
 use loch_engines::Kv;
-use loch_engines::kv::OneOf;
 use loch_engines::nessie::geometry::{Options, Protocol};
 use loch_engines::nessie::{AnyClient, Conditional, Expired, ExpiryWalk, PutOptions};
 use loch_engines::operation::Expect;
@@ -34,8 +33,8 @@ fn published() -> Plan {
 
 fn client(cluster: &TestCluster, node: u8) -> Client {
     match cluster.map.shape.protocol {
-        Protocol::Loch => OneOf::First(cluster.client(node)),
-        Protocol::Published { .. } => OneOf::Second(cluster.published_over(node, |shm| shm)),
+        Protocol::Loch => AnyClient::Loch(cluster.client(node)),
+        Protocol::Published { .. } => AnyClient::Published(cluster.published_over(node, |shm| shm)),
     }
 }
 
@@ -131,7 +130,7 @@ fn a_table_knows_whether_a_value_ever_had_an_expiry() {
             assert!(matches!(done.unwrap(), Conditional::Done(_)));
         },
         |client| {
-            let OneOf::First(own) = client else { return put(client, 1, 9, LATER) };
+            let AnyClient::Loch(own) = client else { return put(client, 1, 9, LATER) };
             let reserved = block_on(own.reserve(&key(1), 9, LATER)).unwrap();
             block_on(reserved.commit()).unwrap();
         },

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use loch_engines::epoch::Session;
 use loch_engines::functions::{Builtin, Element, Function, Lambda};
-use loch_engines::kv_direct::Compute;
 use loch_engines::kv_direct::dispatch::{Dispatcher, LocalDram};
 use loch_engines::kv_direct::slab::SlabDaemon;
 use loch_engines::kv_direct::storage::{Options, Plan, Storage};

@@ -276,7 +276,7 @@ fn a_client_that_is_not_used_after_any_kind_of_operation_is_waited_for_by_nobody
         run(&world, &Rc::new(here), |client| async move {
             let keys = [key.clone(), other, b"none".to_vec()];
             match OPERATIONS.get(kind) {
-                Some(operation) => _ = client.execute(&key, *operation).await.unwrap(),
+                Some(operation) => _ = client.execute(&key, *operation, Buf::new()).await.unwrap(),
                 None => operate_on_many(&client, kind - OPERATIONS.len(), &keys).await,
             }
             client.come_to_rest().await.unwrap();

@@ -68,9 +68,9 @@ fn the_scrubber_believes_no_remembered_entry_between_operations() {
     let client = client(&cluster);
     put(&client, b"key", b"value");
     // As a PUT that died leaves it: pending.
-    let class = client.map().classes.of(b"key".len() + b"value".len() + 72);
-    let first = client.map().slab_addr(Slab { dti: 0, chunk: 0 }).add(class.entry_at(0));
-    let region = client.fabric().region(first.region()).unwrap();
+    let class = client.base().map().classes.of(b"key".len() + b"value".len() + 72);
+    let first = client.base().map().slab_addr(Slab { dti: 0, chunk: 0 }).add(class.entry_at(0));
+    let region = client.base().fabric().region(first.region()).unwrap();
     let was = region.word(first.offset() + 32).fetch_xor(3, Ordering::AcqRel);
     assert_eq!(was & 3, 2, "it was committed");
     let report = block_on(client.check()).unwrap();
@@ -158,7 +158,7 @@ fn what_has_expired_is_gone_for_everybody() {
     let cluster = TestCluster::new(plan(Options::default()));
     let client = client(&cluster);
     let past = PutOptions { expires_at_ms: Some(1) };
-    let future = PutOptions { expires_at_ms: Some(client.fabric().wall_ms() + 1_000_000) };
+    let future = PutOptions { expires_at_ms: Some(client.base().fabric().wall_ms() + 1_000_000) };
     for (options, there) in [(past, false), (future, true)] {
         let put = || block_on(client.put(b"key", b"value", options)).unwrap();
         put();
@@ -181,9 +181,9 @@ fn what_has_expired_is_gone_for_everybody() {
 #[test]
 fn operations_take_the_documented_round_trips() {
     let cost = |client: &Client, op: &dyn Fn()| -> VerbCount {
-        let before = client.fabric().counters().snapshot();
+        let before = client.base().fabric().counters().snapshot();
         op();
-        client.fabric().counters().snapshot() - before
+        client.base().fabric().counters().snapshot() - before
     };
     for cache in [false, true] {
         let options =
@@ -221,9 +221,9 @@ fn a_sequential_get_reads_no_further_than_it_must() {
     let client = client(&cluster);
     put(&client, b"key", b"value");
     get(&client, b"key");
-    let before = client.fabric().counters().snapshot();
+    let before = client.base().fabric().counters().snapshot();
     get(&client, b"key");
-    let count = client.fabric().counters().snapshot() - before;
+    let count = client.base().fabric().counters().snapshot() - before;
     assert_eq!((count.reads, count.atomics), (2, 0), "its first slot, and the entry");
 }
 
@@ -262,7 +262,7 @@ fn a_writer_may_die_anywhere() {
                 if ended {
                     break;
                 }
-                cluster.kill(dying.incarnation());
+                cluster.kill(dying.base().incarnation());
                 let now = get(&survivor, b"key");
                 let new = if deletes { None } else { Some(b"new".to_vec()) };
                 let was = old.map(|old| old.as_bytes().to_vec());
@@ -299,7 +299,7 @@ fn a_mover_may_die_anywhere() {
         let client = client(&trial);
         (0..9).find(|n| {
             let _ = block_on(client.put(&key(*n), &key(*n), PutOptions::default()));
-            client.counts().moves.get() > 0
+            client.base().counts().moves.get() > 0
         })
     };
     let salt = (0..1000).find(|salt| mover(salt).is_some()).expect("some keys meet");
@@ -320,7 +320,7 @@ fn a_mover_may_die_anywhere() {
                 assert!(steps > 20, "a move takes more steps than {steps}");
                 break;
             }
-            cluster.kill(dying.incarnation());
+            cluster.kill(dying.base().incarnation());
             for n in 0..mover {
                 assert_eq!(get(&survivor, &key(n)), Some(key(n)), "after {steps} steps");
             }
@@ -363,7 +363,7 @@ fn patience_ends() {
             let mut work = Box::leak(Box::new(Box::pin(work))).as_mut();
             let mut cx = Context::from_waker(Waker::noop());
             let _ = (0..=steps).any(|_| work.as_mut().poll(&mut cx).is_ready());
-            trial.kill(dying.incarnation());
+            trial.kill(dying.base().incarnation());
             if get(&client(&trial), b"key").as_deref() == Some(b"new") {
                 break;
             }
@@ -374,10 +374,10 @@ fn patience_ends() {
         let work = Box::leak(Box::new(Box::pin(dying.put(b"key", b"new", PutOptions::default()))));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(!(0..steps).any(|_| work.as_mut().poll(&mut cx).is_ready()));
-        cluster.kill(dying.incarnation());
+        cluster.kill(dying.base().incarnation());
         assert_eq!(get(&survivor, b"key").as_deref(), old.map(str::as_bytes));
         put(&survivor, b"key", b"next");
-        assert_eq!(survivor.counts().helped.get(), 1, "one entry was aborted");
+        assert_eq!(survivor.base().counts().helped.get(), 1, "one entry was aborted");
         assert_eq!(get(&survivor, b"key").as_deref(), Some(&b"next"[..]));
     }
 }
@@ -400,7 +400,7 @@ fn inserts_make_room() {
         }
     }
     assert!(there.len() > 80, "three ways hold more than four fifths, not {}", there.len());
-    assert!(client.counts().moves.get() > 10);
+    assert!(client.base().counts().moves.get() > 10);
     for key in &there {
         assert_eq!(get(&client, key).as_ref(), Some(key));
     }
@@ -438,7 +438,7 @@ fn crowded_threads_read_only_what_was_written() {
                             }
                         }
                     }
-                    block_on(client.detach()).unwrap();
+                    block_on(client.base().detach()).unwrap();
                 });
             }
         });
@@ -453,7 +453,7 @@ fn a_live_entry_with_the_longest_key_and_an_expiry_is_not_scrubbed() {
     let protocol = Protocol::Published { previous_versions: true };
     let cluster = TestCluster::new(Plan { protocol, ..Plan::default() });
     let client = cluster.published_over(0, |shm| shm);
-    let options = PutOptions { expires_at_ms: Some(client.fabric().wall_ms() + 3_600_000) };
+    let options = PutOptions { expires_at_ms: Some(client.base().fabric().wall_ms() + 3_600_000) };
     for key_len in [KEY_BYTES_MAX - 8, KEY_BYTES_MAX - 7, KEY_BYTES_MAX] {
         let key = vec![7; key_len];
         block_on(client.put(&key, b"acknowledged", options)).unwrap();

@@ -188,7 +188,7 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
     for key in 0..crowd - 2 {
         let _ = block_on(setup.put(&in_the_way(key), &[0; 8], PutOptions::default()));
     }
-    block_on(setup.detach()).unwrap();
+    block_on(setup.base().detach()).unwrap();
 
     let history = RefCell::new(Vec::<Operation>::new());
     let clients: Vec<Client> = (0..CLIENTS)
@@ -197,7 +197,7 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
     let mut value = 1000;
     let mut works: Vec<Work<'_>> = Vec::new();
     for (number, client) in clients.iter().enumerate() {
-        client.set_quarantine(0);
+        client.base().set_quarantine(0);
         let asked = |_| {
             value += 1;
             (random.random_range(0..KEYS), ask(&mut random, value))
@@ -236,11 +236,12 @@ fn run(seed: u64, shape: &Shape) -> (u64, u64) {
         if dies && !ended {
             // As a killed process: nothing of it runs any more, not even a destructor.
             std::mem::forget(works[client].take());
-            cluster.kill(clients[client].incarnation());
+            cluster.kill(clients[client].base().incarnation());
             end_unanswered(&mut history.borrow_mut(), client, run.steps.get());
         }
     }
-    let counts = clients.iter().map(|c| c.counts().moves.get() + c.counts().helped.get());
+    let counts =
+        clients.iter().map(|c| c.base().counts().moves.get() + c.base().counts().helped.get());
     let (history, counts) = (History::from(history.take()), counts.sum());
     let verdict = check(&history, BUDGET);
     assert!(verdict.is_linearizable(), "seed {seed}: {verdict}");

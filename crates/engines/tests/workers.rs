@@ -6,7 +6,6 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use loch_engines::EngineError;
 use loch_engines::epoch::Session;
 use loch_engines::herd::RequestWay;
 use loch_engines::limits::WORKER_DRAIN_US;
@@ -24,6 +23,7 @@ use loch_engines::room::Room;
 use loch_engines::serve::{
     self, Attached, Next, Report, WorkerError, WorkerHost, WorkerSite, WorkerTransport,
 };
+use loch_engines::{EngineError, Kv};
 use loch_fabric::sim::{Faults, Profile, SimEndpoint, World};
 use loch_fabric::{Buf, Fabric, MessageAddress, Messages, RegionId, RemoteAddr, Zeroed, lanes};
 
@@ -242,7 +242,7 @@ async fn ask(map: &Map, incarnation: u64, endpoint: SimEndpoint) -> Result<bool,
     let access = Access { session, node: 0, timing, cache, batch: 1 };
     let Ok(client) = Client::<SimNet>::open(map, access, Connector(endpoint));
     let put = Operation::PutIf { value: VALUE, expect: Expect::Absent, options: PUT };
-    let done = client.execute(KEY, put).await?.conditional()?;
+    let done = client.execute(KEY, put, Buf::new()).await?.outcome().conditional()?;
     let value = client.get(KEY, Buf::new()).await?.expect("it is there");
     assert_eq!(&value[..], VALUE);
     client.detach().await?;
@@ -396,7 +396,7 @@ impl Rig {
             let puts = (0u64..).map(|number| async move {
                 let put = Operation::Put { value: VALUE, options: PUT };
                 // The worker may end meanwhile.
-                let _ = client.execute(&(number % 100).to_le_bytes(), put).await;
+                let _ = client.execute(&(number % 100).to_le_bytes(), put, Buf::new()).await;
             });
             lanes::run(4, puts, |()| told.set(told.get() + 1)).await;
         });
@@ -561,7 +561,7 @@ fn a_worker_that_ends_answers_what_it_has_begun() {
         assert!(rig.ask());
         let put = rig.start_client(async |client| {
             let put = Operation::Put { value: VALUE, options: PUT };
-            assert!(client.execute(b"other", put).await.is_ok());
+            assert!(client.execute(b"other", put, Buf::new()).await.is_ok());
         });
         (0..steps).for_each(|_| assert!(rig.world.step()));
         let was_answered = rig.world.has_ended(put);
@@ -621,13 +621,13 @@ fn a_worker_of_kv_direct_reports_in_the_middle_of_a_merge() {
     rig.run_client(async |client| {
         for key in 0..KEYS {
             let put = Operation::Put { value: &[7; 100], options: PUT };
-            client.execute(&key.to_le_bytes(), put).await.expect("there is room");
+            client.execute(&key.to_le_bytes(), put, Buf::new()).await.expect("there is room");
         }
     });
     for key in 0..KEYS {
         rig.run_client(async move |client| {
             client
-                .execute(&key.to_le_bytes(), Operation::Delete { of: None })
+                .execute(&key.to_le_bytes(), Operation::Delete { of: None }, Buf::new())
                 .await
                 .expect("it is there");
         });

@@ -9,6 +9,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
+use loch_engines::Kv;
 use loch_engines::epoch::Session;
 use loch_engines::lines::{Line, Near};
 use loch_engines::log::{Logging, MemoryStorage};
@@ -65,7 +66,7 @@ fn get_one(rig: &Rig, keys: &[Key]) {
 }
 
 fn put_one(rig: &Rig, keys: &[Key]) {
-    let puts = keys.iter().map(|key| rig.client.execute(key, PUT));
+    let puts = keys.iter().map(|key| rig.client.execute(key, PUT, Buf::new()));
     rig.serve(lanes::run(1, puts, |stored| {
         stored.expect("there is room");
     }));
@@ -106,7 +107,7 @@ fn get(rig: &Rig, keys: &[Key]) {
 }
 
 fn put(rig: &Rig, keys: &[Key]) {
-    let puts = keys.iter().map(|key| rig.client.execute(key, PUT));
+    let puts = keys.iter().map(|key| rig.client.execute(key, PUT, Buf::new()));
     rig.serve(lanes::run(LANES, puts, |stored| {
         stored.expect("there is room");
     }));

@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use loch_engines::kv::OneOf;
+use loch_engines::nessie::AnyClient;
 use loch_engines::operation::{PutOptions, Value};
 use loch_engines::{EngineError, Kv, nessie};
 use loch_fabric::sim::{ProcessId, SimEndpoint, World};
@@ -270,7 +270,7 @@ pub async fn work(
     notes: Rc<Notes>,
     seed: u64,
 ) {
-    client.set_quarantine(setting.quarantine);
+    client.base().set_quarantine(setting.quarantine);
     let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
     // The first client is the one that makes the other keys come and go.
     let in_the_way = number == 0 && setting.crowd > 0;
@@ -327,7 +327,7 @@ async fn wander(client: &Client, setting: &Setting, random: &RefCell<ChaCha8Rng>
 
 /// A client of Loch's own protocol, which alone has batches and pins.
 fn own(client: &Client) -> &nessie::Client<SimEndpoint> {
-    let OneOf::First(own) = client else { unreachable!("the published protocol has neither") };
+    let AnyClient::Loch(own) = client else { unreachable!("the published protocol has neither") };
     own
 }
 

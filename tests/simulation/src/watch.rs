@@ -169,7 +169,7 @@ impl Watch {
     pub fn leaves(&self, incarnation: u64, slot: RemoteAddr) {
         self.live.borrow_mut().remove(&(incarnation as u32));
         // The words that the client remembers, and will never use, live as long as its process.
-        let is_other = |client: Rc<Client>| client.incarnation() != incarnation;
+        let is_other = |client: Rc<Client>| client.base().incarnation() != incarnation;
         self.remembering.borrow_mut().retain(|(_, client)| client.upgrade().is_some_and(is_other));
         self.ended(slot.add(8).to_word());
     }

@@ -153,7 +153,6 @@ const LAYERS: [Layers; 16] = [
             &["nessie_server"],
             &["nessie_hybrid"],
             &["registry"],
-            &["any_client"],
         ],
         never: &[],
         known: &[],

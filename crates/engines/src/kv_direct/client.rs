@@ -3,14 +3,11 @@
 
 use std::sync::Arc;
 
-use loch_fabric::{Buf, Fabric};
+use loch_fabric::Fabric;
 
-use super::compute::Compute;
 use super::key::KeyHash;
 use crate::epoch::Session;
-use crate::error::EngineError;
-use crate::kv::{Kv, Lengths};
-use crate::operation::{Done, Operation};
+use crate::kv::Lengths;
 use crate::requests::{
     self, Area, Asker, ByWrite, Owners, RequestMap, Requester, Room, Timing, WorkerId,
     WrittenReplies,
@@ -70,16 +67,5 @@ impl<F: Fabric> Client<F> {
             key_bytes: key_bytes.map(usize::from),
         };
         Self::over(fabric, Asker::new(requester, Processors { seed }, lengths, room))
-    }
-}
-
-impl<F: Fabric> Compute for Client<F> {
-    async fn compute(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-        buf: Buf,
-    ) -> Result<Done, EngineError> {
-        self.asker().ask(self.fabric(), key, operation, buf).await
     }
 }

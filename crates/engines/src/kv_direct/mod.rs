@@ -57,7 +57,6 @@
 mod answers;
 pub mod bucket;
 mod client;
-mod compute;
 pub mod dispatch;
 mod free_slabs;
 pub mod header;
@@ -78,7 +77,6 @@ pub mod vector;
 mod worker;
 
 pub use client::{Access, Client, Processors};
-pub use compute::Compute;
 pub use free_slabs::FreeSlabs;
 pub use processor::{Counts, Settings};
 pub use table::{KvDirect, Map, Options, PartitionShape, TunedFor};

@@ -2,27 +2,79 @@
 
 use std::sync::Arc;
 
-use loch_fabric::{Fabric, FabricError};
+use loch_fabric::{Buf, Fabric};
 
 use super::check::expire::ExpiryWalk;
 use super::check::report::{CheckReport, Expired, Scrubbed, Usage};
 use super::client::{Client, Counts};
 use super::layout::geometry::Protocol;
 use super::layout::hash::TableMap;
-#[cfg(feature = "planted")]
-use super::layout::ite::Place;
 use super::ops::reserve::Reservation;
 use super::published;
-use crate::epoch::Pin;
 use crate::error::EngineError;
-use crate::kv::OneOf;
+use crate::kv::{Kv, check_key};
 use crate::net::Access;
-use crate::operation::PutOptions;
+use crate::operation::{Batch, Done, Operation, Outcome, PutOptions};
 use crate::scan::{Cursor, Listed};
 
-/// A client of a table of nessie's layout: the first kind goes by Loch's own protocol, the second
-/// by the published one.
-pub type AnyClient<F> = OneOf<Client<F>, published::Client<F>>;
+/// A client of a table of nessie's layout.
+pub enum AnyClient<F: Fabric> {
+    /// A client that goes by Loch's own protocol.
+    Loch(Client<F>),
+    /// A client that goes by the published protocol.
+    Published(published::Client<F>),
+}
+
+impl<F: Fabric> Kv for AnyClient<F> {
+    type Fabric = F;
+
+    fn fabric(&self) -> &F {
+        self.base().fabric()
+    }
+
+    fn retries(&self) -> u64 {
+        self.base().retries()
+    }
+
+    async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+        buf: Buf,
+    ) -> Result<Done, EngineError> {
+        match self {
+            Self::Loch(client) => client.execute(key, operation, buf).await,
+            Self::Published(client) => client.execute(key, operation, buf).await,
+        }
+    }
+
+    fn shares(&self, is_read: bool) -> bool {
+        matches!(self, Self::Loch(client) if client.shares(is_read))
+    }
+
+    async fn execute_many(
+        &self,
+        batch: Batch<'_>,
+        done: &mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Result<(), EngineError> {
+        match self {
+            Self::Loch(client) => client.execute_many(batch, done).await,
+            Self::Published(_) => Err(EngineError::Unsupported),
+        }
+    }
+
+    fn come_to_rest(&self) -> impl Future<Output = Result<(), EngineError>> {
+        self.base().come_to_rest()
+    }
+
+    fn leave(&self) {
+        self.base().leave();
+    }
+
+    fn detach(&self) -> impl Future<Output = Result<(), EngineError>> {
+        self.base().detach()
+    }
+}
 
 impl<F: Fabric> AnyClient<F> {
     /// The client over `fabric` that has `access` to a table.
@@ -30,10 +82,18 @@ impl<F: Fabric> AnyClient<F> {
         let Access { session, cache, timing, .. } = access;
         let timeout_us = timing.timeout_us;
         match map.shape.protocol {
-            Protocol::Loch => Self::First(Client::new(fabric, map, session, cache, timeout_us)),
+            Protocol::Loch => Self::Loch(Client::new(fabric, map, session, cache, timeout_us)),
             Protocol::Published { .. } => {
-                Self::Second(published::Client::new(fabric, map, session, cache, timeout_us))
+                Self::Published(published::Client::new(fabric, map, session, cache, timeout_us))
             }
+        }
+    }
+
+    /// The memory, sessions and epochs that both kinds of client have in common.
+    pub fn base(&self) -> &Client<F> {
+        match self {
+            Self::Loch(client) => client,
+            Self::Published(client) => client.base(),
         }
     }
 
@@ -59,46 +119,12 @@ impl<F: Fabric> AnyClient<F> {
         options: PutOptions,
     ) -> Result<Option<Reservation<'_, F>>, EngineError> {
         match self {
-            Self::First(client) => client.reserve(key, len, options).await.map(Some),
-            Self::Second(client) => client.check_lengths(key, len).map(|()| None),
+            Self::Loch(client) => client.reserve(key, len, options).await.map(Some),
+            Self::Published(client) => {
+                check_key(key)?;
+                client.base().check_value(len).map(|()| None)
+            }
         }
-    }
-
-    /// As [`Client::set_quarantine`].
-    pub fn set_quarantine(&self, entries: usize) {
-        self.base().set_quarantine(entries);
-    }
-
-    /// The incarnation of this client's session.
-    pub fn incarnation(&self) -> u64 {
-        self.base().incarnation()
-    }
-
-    /// As [`Client::rest`].
-    ///
-    /// # Errors
-    /// The fabric's.
-    pub fn rest(&self) -> Result<(), FabricError> {
-        self.base().rest()
-    }
-
-    /// As [`Client::is_at_rest`].
-    pub fn is_at_rest(&self) -> bool {
-        self.base().is_at_rest()
-    }
-
-    /// As [`Client::hold`].
-    ///
-    /// # Errors
-    /// The fabric's.
-    pub fn hold(&self) -> Result<Pin<'_, F>, EngineError> {
-        self.base().hold()
-    }
-
-    /// As [`Client::remembers`].
-    #[cfg(feature = "planted")]
-    pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
-        self.base().remembers(place, generation, home_epoch)
     }
 
     /// As [`Client::wander`].
@@ -108,17 +134,9 @@ impl<F: Fabric> AnyClient<F> {
     #[cfg(feature = "planted")]
     pub async fn wander(&self, key: &[u8]) -> Result<bool, EngineError> {
         match self {
-            Self::First(client) => client.wander(key).await,
-            Self::Second(client) => client.wander(key).await,
+            Self::Loch(client) => client.wander(key).await,
+            Self::Published(client) => client.wander(key).await,
         }
-    }
-
-    /// As [`Client::outlast`].
-    ///
-    /// # Errors
-    /// As [`Client::outlast`].
-    pub async fn outlast(&self, wait_us: u64) -> Result<(), EngineError> {
-        self.base().outlast(wait_us).await
     }
 
     /// As [`Client::scrub`], by the rules of the table's protocol.
@@ -127,8 +145,8 @@ impl<F: Fabric> AnyClient<F> {
     /// As [`Client::scrub`].
     pub async fn scrub(&self, dti: u8, wait_us: u64) -> Result<Scrubbed, EngineError> {
         match self {
-            Self::First(client) => client.scrub(dti, wait_us).await,
-            Self::Second(client) => client.scrub(dti, wait_us).await,
+            Self::Loch(client) => client.scrub(dti, wait_us).await,
+            Self::Published(client) => client.scrub(dti, wait_us).await,
         }
     }
 
@@ -142,8 +160,8 @@ impl<F: Fabric> AnyClient<F> {
         found: &mut dyn FnMut(Listed<'_>),
     ) -> Result<Option<Cursor>, EngineError> {
         match self {
-            Self::First(client) => client.scan(from, found).await,
-            Self::Second(_) => Err(EngineError::NoScans),
+            Self::Loch(client) => client.scan(from, found).await,
+            Self::Published(_) => Err(EngineError::NoScans),
         }
     }
 
@@ -153,8 +171,8 @@ impl<F: Fabric> AnyClient<F> {
     /// As [`Client::expire_some`].
     pub async fn expire_some(&self, walk: &mut ExpiryWalk) -> Result<Expired, EngineError> {
         match self {
-            Self::First(client) => client.expire_some(walk).await,
-            Self::Second(client) => client.expire_some(walk).await,
+            Self::Loch(client) => client.expire_some(walk).await,
+            Self::Published(client) => client.expire_some(walk).await,
         }
     }
 
@@ -164,8 +182,8 @@ impl<F: Fabric> AnyClient<F> {
     /// The fabric's.
     pub async fn check(&self) -> Result<CheckReport, EngineError> {
         match self {
-            Self::First(client) => client.check().await,
-            Self::Second(client) => client.check().await,
+            Self::Loch(client) => client.check().await,
+            Self::Published(client) => client.check().await,
         }
     }
 
@@ -179,13 +197,5 @@ impl<F: Fabric> AnyClient<F> {
             all.push(self.base().usage(dti as u8).await?);
         }
         Ok(all)
-    }
-
-    /// The memory, sessions and epochs that both kinds of client have in common.
-    fn base(&self) -> &Client<F> {
-        match self {
-            Self::First(client) => client,
-            Self::Second(client) => &client.base,
-        }
     }
 }

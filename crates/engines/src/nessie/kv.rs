@@ -10,43 +10,32 @@ use super::published;
 use crate::error::EngineError;
 use crate::kv::Kv;
 use crate::operation::{
-    Batch, Conditional, Expect, Operation, Outcome, PutOptions, Value, ValueRef, Version,
+    Batch, Conditional, Done, Expect, Operation, Outcome, PutOptions, Value, ValueRef, Version,
 };
 use crate::planted::{self, Bug};
 
-/// Forwards the methods that have the same names in both protocols.
+/// Implements [`Kv`] by the methods that have the same names in both protocols.
 macro_rules! kv {
     ($($client:ident)::+ $(, $base:ident)?; $($more:tt)*) => {
         impl<F: Fabric> Kv for $($client)::+<F> {
             type Fabric = F;
 
             fn fabric(&self) -> &F {
-                self.fabric()
+                self$(.$base)?.fabric()
             }
 
             fn retries(&self) -> u64 {
-                self.counts().retries.get()
-            }
-
-            #[inline]
-            fn get(
-                &self,
-                key: &[u8],
-                buf: Buf,
-            ) -> impl Future<Output = Result<Option<Value>, EngineError>> {
-                self.get(key, buf)
-            }
-
-            fn contains(&self, key: &[u8]) -> impl Future<Output = Result<bool, EngineError>> {
-                self.contains(key)
+                self$(.$base)?.counts().retries.get()
             }
 
             async fn execute(
                 &self,
                 key: &[u8],
                 operation: Operation<'_>,
-            ) -> Result<Outcome<'static>, EngineError> {
-                Ok(match operation {
+                buf: Buf,
+            ) -> Result<Done, EngineError> {
+                let outcome = match operation {
+                    Operation::Get => return Ok(self.get(key, buf).await?.into()),
                     Operation::Contains => Outcome::Contained(self.contains(key).await?),
                     Operation::Put { value, options } => {
                         Outcome::Stored(self.put(key, value, options).await?)
@@ -70,8 +59,22 @@ macro_rules! kv {
                             Err(version) => Outcome::Refused(version),
                         }
                     }
+                    Operation::GetAndTouch(options) => {
+                        let touches = touch(self, &self$(.$base)?, key, None, options, buf);
+                        return Ok(Box::pin(touches).await?.ok().into());
+                    }
                     _ => return Err(EngineError::Unsupported),
-                })
+                };
+                Ok(Done::without_bytes(outcome, buf))
+            }
+
+            #[inline]
+            fn get(
+                &self,
+                key: &[u8],
+                buf: Buf,
+            ) -> impl Future<Output = Result<Option<Value>, EngineError>> {
+                self.get(key, buf)
             }
 
             #[inline]
@@ -84,46 +87,6 @@ macro_rules! kv {
                 self.put(key, value, options)
             }
 
-            fn put_if(
-                &self,
-                key: &[u8],
-                value: &[u8],
-                expect: Expect,
-                options: PutOptions,
-            ) -> impl Future<Output = Result<Conditional, EngineError>> {
-                self.put_if(key, value, expect, options)
-            }
-
-            fn delete(&self, key: &[u8]) -> impl Future<Output = Result<bool, EngineError>> {
-                self.delete(key)
-            }
-
-            fn delete_if(
-                &self,
-                key: &[u8],
-                version: Version,
-            ) -> impl Future<Output = Result<bool, EngineError>> {
-                self.delete_if(key, version)
-            }
-
-            fn fetch_add(
-                &self,
-                key: &[u8],
-                add: u64,
-            ) -> impl Future<Output = Result<u64, EngineError>> {
-                self.fetch_add(key, add)
-            }
-
-            async fn get_and_touch(
-                &self,
-                key: &[u8],
-                options: PutOptions,
-                buf: Buf,
-            ) -> Result<Option<Value>, EngineError> {
-                let touches = touch(self, &self$(.$base)?, key, None, options, buf);
-                Ok(Box::pin(touches).await?.ok())
-            }
-
             fn come_to_rest(&self) -> impl Future<Output = Result<(), EngineError>> {
                 self$(.$base)?.come_to_rest()
             }
@@ -133,7 +96,7 @@ macro_rules! kv {
             }
 
             fn detach(&self) -> impl Future<Output = Result<(), EngineError>> {
-                self.detach()
+                self$(.$base)?.detach()
             }
 
             $($more)*

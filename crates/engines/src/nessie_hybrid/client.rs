@@ -4,11 +4,11 @@ use loch_fabric::{Buf, Fabric, FabricError, VerbCount};
 
 use crate::epoch::Session;
 use crate::error::EngineError;
-use crate::kv::Kv;
+use crate::kv::{Kv, get_and_touch};
 use crate::nessie::{self, Attempts, CacheLimits};
 use crate::nessie_server::Served;
 use crate::nessie_server::ask::Asker;
-use crate::operation::{Batch, Operation, Outcome, Value};
+use crate::operation::{Batch, Done, Operation, Outcome, Value};
 use crate::requests::{Counts, Timing};
 
 /// A client of a table: one thread's session, endpoint, requests under way and cache.
@@ -56,19 +56,15 @@ impl<F: Fabric> Client<F> {
     /// Makes the worker look at a key whose value has expired, which removes it.
     #[cold]
     async fn expire(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.ask(key, Operation::Contains).await?.contained()
+        self.ask(key, Operation::Contains).await?.outcome().contained()
     }
 
     #[inline]
-    async fn ask(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
+    async fn ask(&self, key: &[u8], operation: Operation<'_>) -> Result<Done, EngineError> {
         let done = self.asker.ask(self.fabric(), key, operation, Buf::new()).await;
         // While the request was under way a GET may have ended whose epoch the request kept up.
         self.reader.rest()?;
-        done?.outcome().without_value()
+        done
     }
 }
 
@@ -103,18 +99,28 @@ impl<F: Fabric> Kv for Client<F> {
         found
     }
 
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        let found = self.reader.contains(key).await;
-        self.asker.requester().was_busy();
-        if may_not_write(&found) { self.expire(key).await } else { found }
-    }
-
     async fn execute(
         &self,
         key: &[u8],
         operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        self.ask(key, operation).await
+        buf: Buf,
+    ) -> Result<Done, EngineError> {
+        match operation {
+            Operation::Get => Ok(self.get(key, buf).await?.into()),
+            Operation::Contains => {
+                let found = self.reader.contains(key).await;
+                self.asker.requester().was_busy();
+                if may_not_write(&found) {
+                    return self.ask(key, operation).await;
+                }
+                Ok(Done::without_bytes(Outcome::Contained(found?), buf))
+            }
+            Operation::GetAndTouch(options) => {
+                let execute = async |operation, buf| self.execute(key, operation, buf).await;
+                Box::pin(get_and_touch(self.fabric(), options, buf, execute)).await
+            }
+            _ => self.ask(key, operation).await,
+        }
     }
 
     /// Other operations than PUTs and DELETEs share messages in lanes, or need none.

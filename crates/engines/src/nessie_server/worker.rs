@@ -9,7 +9,7 @@ use crate::error::EngineError;
 use crate::kv::Kv;
 use crate::nessie;
 use crate::nessie::hash::KeyHash;
-use crate::operation::{Batch, Done, Operation, Outcome, Version};
+use crate::operation::{Batch, Outcome, Version};
 use crate::planted::{self, Bug};
 use crate::requests::bells::Rings;
 use crate::requests::message::REPLY_TRAILER_BYTES;
@@ -217,7 +217,8 @@ impl<F: Fabric> Worker<F> {
         let (key, operation) = (packed.key(packet), packed.operation(packet));
         // The entries of a foreign key would be where no GET of a hybrid client looks for them.
         let done = match self.owns(key) {
-            true => self.do_one(key, operation).await,
+            // Linearization points: the nessie client's.
+            true => self.client.execute(key, operation, self.spare.take()).await,
             false => Err(EngineError::Unsupported),
         };
         match done {
@@ -232,18 +233,6 @@ impl<F: Fabric> Worker<F> {
                 results.take(number, &Err(Failure::from(&error)));
             }
         }
-    }
-
-    /// Linearization points: the nessie client's.
-    async fn do_one(&self, key: &[u8], operation: Operation<'_>) -> Result<Done, EngineError> {
-        if operation != Operation::Get {
-            let outcome = self.client.execute(key, operation).await?;
-            return Ok(Done::new(outcome, Buf::new(), 0..0));
-        }
-        Ok(match self.client.get(key, self.spare.take()).await? {
-            Some(found) => found.into(),
-            None => Done::new(Outcome::Absent, Buf::new(), 0..0),
-        })
     }
 
     /// Whether a key is of this worker's node.

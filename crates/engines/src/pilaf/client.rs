@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use loch_fabric::{Buf, Fabric, Messages, RemoteAddr, VerbCount};
 
-use super::get::{ReadCounts, Reader};
+use super::get::Reader;
 use super::hash::KeyHash;
 use super::path::{REPLY_BYTES_MAX, SendOrWrite};
 use crate::epoch::Session;
 use crate::error::EngineError;
-use crate::kv::{Kv, Lengths};
-use crate::operation::{Batch, Operation, Outcome, Value};
+use crate::kv::{Kv, Lengths, get_and_touch};
+use crate::operation::{Batch, Done, Operation, Outcome};
 use crate::requests::{
-    Area, Asker, BySend, ByWrite, Counts, Owners, RequestMap, Requester, Room, SentReplies, Timing,
+    Area, Asker, BySend, ByWrite, Owners, RequestMap, Requester, Room, SentReplies, Timing,
     WorkerId,
 };
 
@@ -46,8 +46,11 @@ pub struct Access<P> {
 pub struct Client<F: Messages> {
     fabric: F,
     reader: Reader,
-    asker: Asker<SendOrWrite<F::Peer>, SentReplies<F::Peer>, Nodes>,
+    /// A client without a session has none: it can only read.
+    asker: Option<ServerAsker<F::Peer>>,
 }
+
+type ServerAsker<P> = Asker<SendOrWrite<P>, SentReplies<P>, Nodes>;
 
 /// The nodes of a table: each has one worker.
 #[derive(Clone, Copy, Debug)]
@@ -81,27 +84,38 @@ impl<F: Fabric + Messages> Client<F> {
         let nodes = Nodes { seed, count: roots.len() };
         let lengths = Lengths { value_bytes_max, key_and_value_bytes_max: None, key_bytes: None };
         let asker = Asker::new(requester, nodes, lengths, room);
-        let reader = Reader::new(roots, seed, timing.timeout_us);
-        Self { fabric, reader, asker }
+        Self { asker: Some(asker), ..Self::observer(fabric, roots, seed, timing) }
     }
 
-    /// The counts of reads.
-    pub fn reads(&self) -> &ReadCounts {
-        self.reader.counts()
+    /// A client without a session, which can only read.
+    pub fn observer(fabric: F, roots: Vec<RemoteAddr>, seed: u64, timing: Timing) -> Self {
+        Self { fabric, reader: Reader::new(roots, seed, timing.timeout_us), asker: None }
     }
 
-    /// The counts of requests, besides verbs.
-    pub fn requests(&self) -> &Counts {
-        self.asker.requester().counts()
-    }
-
-    /// The value of `key`, if it has one, as the server returns it: Pilaf is compared with this way
-    /// of reading (pilaf §5.1, "Pilaf-VO"). A value that is too long for a datagram is an error.
+    /// Asks the server for any operation, also for a GET: Pilaf is compared with this way of
+    /// reading (pilaf §5.1, "Pilaf-VO"). A value that is too long for a datagram is an error.
     ///
     /// # Errors
-    /// [`EngineError`].
-    pub async fn get_by_message(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.asker.ask(&self.fabric, key, Operation::Get, buf).await?.into_found()
+    /// [`EngineError`]; [`EngineError::ReadOnly`] without a session.
+    pub async fn ask(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+        buf: Buf,
+    ) -> Result<Done, EngineError> {
+        self.asker()?.ask(&self.fabric, key, operation, buf).await
+    }
+
+    fn asker(&self) -> Result<&ServerAsker<F::Peer>, EngineError> {
+        self.asker.as_ref().ok_or(EngineError::ReadOnly)
+    }
+
+    /// Called after a read.
+    #[inline]
+    fn has_read(&self) {
+        if let Some(asker) = &self.asker {
+            asker.requester().was_busy();
+        }
     }
 }
 
@@ -115,32 +129,39 @@ impl<F: Fabric + Messages> Kv for Client<F> {
     /// The verbs that the endpoint counted, and the datagrams, which it does not count: each
     /// request that was sent, and its reply, which the worker sent.
     fn counted(&self) -> VerbCount {
-        self.asker.requester().counted(&self.fabric)
+        match &self.asker {
+            Some(asker) => asker.requester().counted(&self.fabric),
+            None => self.fabric.counters().snapshot(),
+        }
     }
 
     fn retries(&self) -> u64 {
-        self.requests().repeated()
-    }
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        let found = self.reader.get(&self.fabric, key, buf).await;
-        self.asker.requester().was_busy();
-        found
-    }
-
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        let found = self.reader.contains(&self.fabric, key).await;
-        self.asker.requester().was_busy();
-        found
+        self.asker.as_ref().map_or(0, |asker| asker.requester().counts().repeated())
     }
 
     async fn execute(
         &self,
         key: &[u8],
         operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        let done = self.asker.ask(&self.fabric, key, operation, Buf::new()).await?;
-        done.outcome().without_value()
+        buf: Buf,
+    ) -> Result<Done, EngineError> {
+        match operation {
+            Operation::Get => {
+                let found = self.reader.get(&self.fabric, key, buf).await;
+                self.has_read();
+                Ok(found?.into())
+            }
+            Operation::Contains => {
+                let found = self.reader.contains(&self.fabric, key).await;
+                self.has_read();
+                Ok(Done::without_bytes(Outcome::Contained(found?), buf))
+            }
+            Operation::GetAndTouch(options) => {
+                let execute = async |operation, buf| self.execute(key, operation, buf).await;
+                Box::pin(get_and_touch(&self.fabric, options, buf, execute)).await
+            }
+            _ => self.asker()?.ask(&self.fabric, key, operation, buf).await,
+        }
     }
 
     /// Reads need no message.
@@ -153,43 +174,6 @@ impl<F: Fabric + Messages> Kv for Client<F> {
         batch: Batch<'_>,
         done: &mut dyn FnMut(usize, Outcome<'_>),
     ) -> Result<(), EngineError> {
-        self.asker.ask_many(&self.fabric, batch, done).await
-    }
-}
-
-/// A client without a session, which can only read.
-pub struct Observer<F> {
-    fabric: F,
-    reader: Reader,
-}
-
-impl<F> Observer<F> {
-    /// The client of a reader, over `fabric`.
-    pub fn new(fabric: F, reader: Reader) -> Self {
-        Self { fabric, reader }
-    }
-}
-
-impl<F: Fabric> Kv for Observer<F> {
-    type Fabric = F;
-
-    fn fabric(&self) -> &F {
-        &self.fabric
-    }
-
-    fn retries(&self) -> u64 {
-        0
-    }
-
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.reader.get(&self.fabric, key, buf).await
-    }
-
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.reader.contains(&self.fabric, key).await
-    }
-
-    async fn execute(&self, _: &[u8], _: Operation<'_>) -> Result<Outcome<'static>, EngineError> {
-        Err(EngineError::ReadOnly)
+        self.asker()?.ask_many(&self.fabric, batch, done).await
     }
 }

@@ -73,7 +73,7 @@ mod worker;
 pub use crate::log::Logging;
 pub use change::{Prepared, Staged};
 pub use check::StoreReport;
-pub use client::{Access, Client, Observer};
+pub use client::{Access, Client};
 pub use get::{ReadCounts, Reader};
 pub use path::SendOrWrite;
 pub use store::{Shape, Store, StoreCounts};

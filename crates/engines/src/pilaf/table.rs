@@ -7,13 +7,13 @@ use loch_fabric::RemoteAddr;
 use loch_fabric::limits::MAIL_MESSAGE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
-use super::client::{self, Client, Observer};
+use super::Shape;
+use super::client::{self, Client};
 use super::layout::{ARENA_OFFSET, LINE_BYTES};
 use super::path::REPLY_BYTES_MAX;
-use super::{Reader, Shape};
 use crate::engine::{Engine, LogConfig, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
-use crate::kv::{Kv, OneOf};
+use crate::kv::Kv;
 use crate::limits::REPLIES_MAX;
 use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TableParams};
@@ -204,7 +204,7 @@ impl Engine for Pilaf {
     }
 
     /// A client without a session can still read.
-    type Client<N: Net> = OneOf<Client<N::Waiting>, Observer<N::Waiting>>;
+    type Client<N: Net> = Client<N::Waiting>;
 
     fn client<N: Net, C: Connect<N>>(
         table: &Map,
@@ -213,8 +213,8 @@ impl Engine for Pilaf {
     ) -> Result<Self::Client<N>, C::Error> {
         let Access { session, timing, batch, .. } = access;
         if session.is_observer() {
-            let reader = Reader::new(table.roots(), table.seed, timing.timeout_us);
-            return Ok(OneOf::Second(Observer::new(connect.waiting(None)?, reader)));
+            let fabric = connect.waiting(None)?;
+            return Ok(Client::observer(fabric, table.roots(), table.seed, timing));
         }
         let map = table.mailed.requests().clone();
         let mailbox = table.mailed.of_client(map.node_of(session.home()), session.slot());
@@ -228,7 +228,7 @@ impl Engine for Pilaf {
             send_bytes_max: SEND_BYTES_MAX,
             batch,
         };
-        Ok(OneOf::First(Client::new(fabric, access, &session, timing)))
+        Ok(Client::new(fabric, access, &session, timing))
     }
 
     fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {

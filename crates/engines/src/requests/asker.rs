@@ -27,7 +27,7 @@ use super::packet::{Failure, OPERATION_BYTES};
 use super::packing::{Held, Packing, Room, Share, Stage};
 use super::path::{ReplyPath, RequestPath};
 use crate::error::EngineError;
-use crate::kv::Lengths;
+use crate::kv::{Lengths, get_and_touch};
 use crate::operation::{Done, Operation, Outcome};
 
 /// Which worker owns a key.
@@ -109,7 +109,8 @@ impl<P, R, O: Owners> Asker<P, R, O> {
         failure.into_error(self.requester.map().incarnation_addr(self.worker(source)))
     }
 
-    /// Asks the owner of `key` and waits for the outcome. `buf` is filled with the reply.
+    /// Asks the owner of `key` and waits for the outcome. `buf` is filled with the bytes that it
+    /// has.
     ///
     /// # Errors
     /// As [`Requester::call`].
@@ -126,12 +127,24 @@ impl<P, R, O: Owners> Asker<P, R, O> {
         R: ReplyPath<F>,
     {
         self.check(key, &operation)?;
+        if let Operation::GetAndTouch(options) = operation
+            && !O::COMPUTES
+        {
+            let ask = async |operation, buf| self.ask(fabric, key, operation, buf).await;
+            return Box::pin(get_and_touch(fabric, options, buf, ask)).await;
+        }
         let has_company = !self.requester.is_idle() || self.packing.packets.are_held();
         if has_company && self.packing.room.batch > 1 && !operation.returns_vector() {
             return self.ask_in_packet(fabric, key, operation, buf).await;
         }
-        let body = Body::one(key, operation);
-        self.requester.ask(fabric, self.owner(key), body, buf, Reply::into_done).await
+        let (to, body, spare) = (self.owner(key), Body::one(key, operation), &self.requester.spare);
+        if operation.returns_bytes() {
+            return self.requester.ask(fabric, to, body, buf, Reply::into_done).await;
+        }
+        let done = self.requester.ask(fabric, to, body, spare.take(), Reply::into_done).await?;
+        let outcome = done.outcome().without_value();
+        spare.give_back(done.into_buf());
+        Ok(Done::without_bytes(outcome?, Buf::new()))
     }
 
     /// The same, in a packet that other lanes may share.

@@ -14,7 +14,7 @@ use super::path::{BySend, ReplyPath, RequestPath, SentReplies};
 use crate::epoch::Session;
 use crate::error::EngineError;
 use crate::kv::{Kv, Lengths};
-use crate::operation::{Batch, Operation, Outcome, PutOptions, Value};
+use crate::operation::{Batch, Done, Operation, Outcome};
 
 /// A client of such a table: one thread's session, endpoint, and requests under way.
 ///
@@ -106,50 +106,24 @@ where
         self.counts().repeated()
     }
 
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.asker.ask(&self.fabric, key, Operation::Get, buf).await?.into_found()
-    }
-
-    async fn contains(&self, key: &[u8]) -> Result<bool, EngineError> {
-        self.execute(key, Operation::Contains).await?.contained()
-    }
-
-    async fn execute(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        let spare = &self.asker.requester.spare;
-        let done = self.asker.ask(&self.fabric, key, operation, spare.take()).await?;
-        let outcome = done.outcome().without_value();
-        spare.give_back(done.into_buf());
-        outcome
-    }
-
-    /// In one step, if the workers do that: they keep the answer to a packet that changed
-    /// something, and the values in it, until the client has it.
-    async fn get_and_touch(
-        &self,
-        key: &[u8],
-        options: PutOptions,
+    fn execute<'a>(
+        &'a self,
+        key: &'a [u8],
+        operation: Operation<'a>,
         buf: Buf,
-    ) -> Result<Option<Value>, EngineError> {
-        if !O::COMPUTES {
-            return crate::kv::get_and_touch(self, key, options, buf).await;
-        }
-        let touch = Operation::GetAndTouch(options);
-        self.asker.ask(&self.fabric, key, touch, buf).await?.into_found()
+    ) -> impl Future<Output = Result<Done, EngineError>> {
+        self.asker.ask(&self.fabric, key, operation, buf)
     }
 
     fn shares(&self, _: bool) -> bool {
         true
     }
 
-    async fn execute_many(
-        &self,
-        batch: Batch<'_>,
-        done: &mut dyn FnMut(usize, Outcome<'_>),
-    ) -> Result<(), EngineError> {
-        self.asker.ask_many(&self.fabric, batch, done).await
+    fn execute_many<'a>(
+        &'a self,
+        batch: Batch<'a>,
+        done: &'a mut dyn FnMut(usize, Outcome<'_>),
+    ) -> impl Future<Output = Result<(), EngineError>> {
+        self.asker.ask_many(&self.fabric, batch, done)
     }
 }

@@ -3,9 +3,8 @@
 use std::pin::Pin;
 
 use loch_engines::EngineError;
-use loch_engines::kv_direct::Compute;
 use loch_engines::nessie::CheckReport;
-use loch_engines::operation::{Batch, Done, Operation, Outcome, PutOptions, Value};
+use loch_engines::operation::{Batch, Done, Operation, Outcome, PutOptions};
 use loch_engines::registry::{EngineId, Operating};
 use loch_fabric::Buf;
 
@@ -19,29 +18,8 @@ pub(crate) type Looking<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
 /// The operations of the client of a table.
 pub(crate) trait Operations: Send {
-    /// As [`Kv::get`](loch_engines::Kv::get).
-    fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Operating<'a, Option<Value>>;
-
-    /// As [`Kv::contains`](loch_engines::Kv::contains).
-    fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool>;
-
     /// As [`Kv::execute`](loch_engines::Kv::execute).
     fn execute<'a>(
-        &'a self,
-        key: &'a [u8],
-        operation: Operation<'a>,
-    ) -> Operating<'a, Outcome<'static>>;
-
-    /// As [`Kv::get_and_touch`](loch_engines::Kv::get_and_touch).
-    fn get_and_touch<'a>(
-        &'a self,
-        key: &'a [u8],
-        options: PutOptions,
-        buf: Buf,
-    ) -> Operating<'a, Option<Value>>;
-
-    /// As [`Compute::compute`].
-    fn compute<'a>(
         &'a self,
         key: &'a [u8],
         operation: Operation<'a>,
@@ -97,15 +75,4 @@ pub(crate) trait Operations: Send {
 
     /// Gives up all memory that the client holds.
     fn detach(&self) -> Operating<'_, ()>;
-}
-
-impl Compute for dyn Operations + '_ {
-    async fn compute(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-        buf: Buf,
-    ) -> Result<Done, EngineError> {
-        Operations::compute(self, key, operation, buf).await
-    }
 }

@@ -3,16 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-use loch_engines::EngineError;
 use loch_engines::kv::Lengths;
-use loch_engines::kv_direct::Compute;
 use loch_engines::limits::SCAN_PAGE_KEYS;
 use loch_engines::nessie::{self, AnyClient, CheckReport};
 use loch_engines::net::Access;
-use loch_engines::operation::{Batch, Done, Operation, Outcome, PutOptions, SomeOf, Value};
+use loch_engines::operation::{Batch, Done, Operation, Outcome, PutOptions, SomeOf};
 use loch_engines::registry::{Client, EngineId, Operating};
 use loch_engines::requests::{Timing, WorkerId};
 use loch_engines::scan::{Cursor, Key, Listed, Step};
+use loch_engines::{EngineError, Kv};
 use loch_fabric::{Buf, Fabric};
 
 use super::aside::aside;
@@ -107,7 +106,7 @@ impl<N: Network> TableClient<N> {
         operation: impl Fn() -> F,
         meaning: fn(EngineError) -> EngineError,
     ) -> Result<T, EngineError> {
-        let endpoint = self.client.direct();
+        let endpoint = self.client.fabric();
         let _leaving = N::BREAKS.then(|| Leaving(&self.client));
         let mut attempts = N::begin(endpoint);
         loop {
@@ -159,9 +158,9 @@ impl<N: Network> TableClient<N> {
     fn explain(&self, error: EngineError) -> Error {
         let known = match &error {
             EngineError::Timeout { .. } if self.client.nessie().is_none() => {
-                N::missing_node(self.client.direct(), &self.nodes)
+                N::missing_node(self.client.fabric(), &self.nodes)
             }
-            EngineError::Fabric(error) => N::explain(self.client.direct(), *error),
+            EngineError::Fabric(error) => N::explain(self.client.fabric(), *error),
             _ => None,
         };
         known.unwrap_or_else(|| Error::Table { table: self.name.clone(), source: error })
@@ -191,7 +190,7 @@ where
             })?;
             Ok(Reader { client, _session: table_session })
         };
-        aside(self.client.direct(), open).await
+        aside(self.client.fabric(), open).await
     }
 
     /// Looks at the table's memory, if it is in nessie's layout: with this client if it works
@@ -257,7 +256,7 @@ where
         let scan = WorkerScan { worker: worker as u16, step };
         let (nodes, table) = (self.nodes.clone(), self.number);
         let ask = move || nodes.scan(node as usize, table, scan);
-        let page = aside(self.client.direct(), ask).await?;
+        let page = aside(self.client.fabric(), ask).await?;
         place = match page.next {
             Some(at) => ScanPlace { at, ..place },
             None => ScanPlace { worker: place.worker + 1, at: Cursor::default(), ..place },
@@ -268,7 +267,7 @@ where
     /// Asks what each node's workers have of the table, and whether it is sound.
     async fn inspect(&self, check: bool) -> Result<Vec<Inspected>> {
         let (nodes, table) = (self.nodes.clone(), self.number);
-        aside(self.client.direct(), move || nodes.inspect(table, check)).await
+        aside(self.client.fabric(), move || nodes.inspect(table, check)).await
     }
 
     async fn check(&self) -> Result<CheckReport> {
@@ -315,68 +314,22 @@ impl<N: Network> Operations for TableClient<N>
 where
     Self: Send,
 {
-    fn get<'a>(&'a self, key: &'a [u8], buf: Buf) -> Operating<'a, Option<Value>> {
-        if !N::BREAKS {
-            return self.client.get(key, buf);
-        }
-        let buf = Cell::new(buf);
-        Box::pin(self.attempt(move || self.client.get(key, buf.take()), of_read))
-    }
-
-    fn contains<'a>(&'a self, key: &'a [u8]) -> Operating<'a, bool> {
-        if !N::BREAKS {
-            return self.client.contains(key);
-        }
-        Box::pin(self.attempt(move || self.client.contains(key), of_read))
-    }
-
     fn execute<'a>(
-        &'a self,
-        key: &'a [u8],
-        operation: Operation<'a>,
-    ) -> Operating<'a, Outcome<'static>> {
-        use Operation::{Append, Put, PutIf};
-        if let Put { value, .. } | PutIf { value, .. } | Append(value) = operation
-            && let Err(refused) = self.check_lengths(key, value.len())
-        {
-            return Box::pin(std::future::ready(Err(refused)));
-        }
-        if !N::BREAKS {
-            return self.client.execute(key, operation);
-        }
-        let meaning = if operation.is_read() { of_read } else { |error| error };
-        Box::pin(self.attempt(move || self.client.execute(key, operation), meaning))
-    }
-
-    fn get_and_touch<'a>(
-        &'a self,
-        key: &'a [u8],
-        options: PutOptions,
-        buf: Buf,
-    ) -> Operating<'a, Option<Value>> {
-        if !N::BREAKS {
-            return self.client.get_and_touch(key, options, buf);
-        }
-        let buf = Cell::new(buf);
-        let touch = move || self.client.get_and_touch(key, options, buf.take());
-        Box::pin(self.attempt(touch, |error| error))
-    }
-
-    fn compute<'a>(
         &'a self,
         key: &'a [u8],
         operation: Operation<'a>,
         buf: Buf,
     ) -> Operating<'a, Done> {
-        let Some(client) = self.client.computing() else {
-            let engine = self.engine.needs();
-            let why =
-                if engine.computes { EngineError::NeedsSession } else { EngineError::Unsupported };
-            return Box::pin(std::future::ready(Err(why)));
-        };
+        if let Err(refused) = self.check_lengths(key, operation.value().len()) {
+            return Box::pin(std::future::ready(Err(refused)));
+        }
+        if !N::BREAKS {
+            return self.client.execute(key, operation, buf);
+        }
         let (buf, meaning) =
             (Cell::new(buf), if operation.is_read() { of_read } else { |error| error });
-        Box::pin(self.attempt(move || client.compute(key, operation, buf.take()), meaning))
+        let execute = move || self.client.execute(key, operation, buf.take());
+        Box::pin(self.attempt(execute, meaning))
     }
 
     fn shares(&self, is_read: bool) -> bool {
@@ -439,7 +392,7 @@ where
     }
 
     fn bytes_carried(&self) -> Option<[u64; 2]> {
-        N::bytes_carried(self.client.direct())
+        N::bytes_carried(self.client.fabric())
     }
 
     fn request_slots(&self) -> usize {
@@ -447,7 +400,7 @@ where
     }
 
     fn wall_ms(&self) -> u64 {
-        self.client.direct().wall_ms()
+        self.client.fabric().wall_ms()
     }
 
     fn engine(&self) -> EngineId {

@@ -362,7 +362,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
     /// Has the client that worked last come to rest (invariant 4).
     fn come_to_rest(&mut self, memory: &ClusterMemory, opened: SessionId) -> Result<(), Halt> {
         let Some((number, last)) = self.unrested.take() else { return Ok(()) };
-        if last.rest().is_ok() && last.is_at_rest() {
+        if last.base().rest().is_ok() && last.base().is_at_rest() {
             return Ok(());
         }
         let next = match memory.is_complete() {
@@ -373,7 +373,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
             Ok(next) => {
                 drop(last);
                 // When it has ended its epoch, the session announces nothing.
-                drop(next.hold()?);
+                drop(next.base().hold()?);
                 Ok(())
             }
             Err(halt) => {
@@ -387,7 +387,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
 
     /// Ends the use of a client, which has come to rest if its verbs are over.
     fn end(&mut self, number: usize, client: AnyClient<C::Endpoint>) -> Result<(), Halt> {
-        if client.is_at_rest() {
+        if client.base().is_at_rest() {
             return Ok(());
         }
         self.unrested = Some((number, client));
@@ -436,7 +436,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         let goes_on = matches!(piece, Ok(false));
         let mut ended = Ok(());
         if let Some(client) = walk.stop() {
-            match goes_on && client.is_at_rest() {
+            match goes_on && client.base().is_at_rest() {
                 true => walk.begin(client),
                 false => ended = self.end(walk.number(), client),
             }
@@ -473,7 +473,7 @@ impl<C: ClusterAccess> ScrubberThread<C> {
         number: usize,
     ) -> Result<(), Halt> {
         if self.have_left {
-            self.drive(client.outlast(SCRUB_WAIT_US))??;
+            self.drive(client.base().outlast(SCRUB_WAIT_US))??;
         }
         let mut put_off = 0;
         for dti in reachable(memory) {

@@ -11,7 +11,7 @@ use loch::VerbCount;
 use loch_bench::error::TargetError;
 use loch_bench::spec::Spec;
 use loch_engines::epoch::Session;
-use loch_engines::operation::{Operation, Outcome, Value, Version};
+use loch_engines::operation::{Done, Operation, Outcome, Version};
 use loch_engines::requests::packet::Answered;
 use loch_engines::requests::{
     BySend, ByUnreliableWrite, Failure, ReplyPath, Request, RequestMap, RequestPath, Requester,
@@ -200,30 +200,15 @@ impl<F: Thread, W: EchoPaths> Kv for Client<F, W> {
         self.requester.counts().repeated()
     }
 
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        let to = self.owners.owner(key);
-        self.requester
-            .call(&self.fabric, to, key, Operation::Get, buf)
-            .await?
-            .into_done()?
-            .into_found()?;
-        Ok(None)
-    }
-
-    async fn contains(&self, _: &[u8]) -> Result<bool, EngineError> {
-        Err(EngineError::Unsupported)
-    }
-
     async fn execute(
         &self,
         key: &[u8],
         operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        if !matches!(operation, Operation::Put { .. }) {
-            return Err(EngineError::Unsupported);
-        }
+        buf: Buf,
+    ) -> Result<Done, EngineError> {
         let to = self.owners.owner(key);
-        let told = self.requester.call(&self.fabric, to, key, operation, Buf::new()).await?;
-        told.outcome()?.without_value()
+        let done = self.requester.call(&self.fabric, to, key, operation, buf).await?.into_done()?;
+        // The value is no record's.
+        Ok(if operation == Operation::Get { done.into_found().map(|_| None)?.into() } else { done })
     }
 }

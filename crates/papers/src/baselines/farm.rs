@@ -11,7 +11,7 @@ use loch::VerbCount;
 use loch_bench::error::TargetError;
 use loch_bench::spec::Spec;
 use loch_engines::epoch::Session;
-use loch_engines::operation::{Operation, Outcome, Value, Version};
+use loch_engines::operation::{Done, Operation, Outcome, Value, Version};
 use loch_engines::requests::packet::Answered;
 use loch_engines::requests::{
     ByUnreliableWrite, Failure, Request, RequestMap, Requester, Sessions, Timing, WorkerId,
@@ -203,20 +203,16 @@ impl<F: Thread> Kv for Client<F> {
         }
     }
 
-    async fn contains(&self, _: &[u8]) -> Result<bool, EngineError> {
-        Err(EngineError::Unsupported)
-    }
-
     async fn execute(
         &self,
         key: &[u8],
         operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        if !matches!(operation, Operation::Put { .. }) {
-            return Err(EngineError::Unsupported);
+        buf: Buf,
+    ) -> Result<Done, EngineError> {
+        if operation == Operation::Get {
+            return Ok(self.get(key, buf).await?.into());
         }
         let to = self.tables.owners.owner(key);
-        let told = self.requester.call(&self.fabric, to, key, operation, Buf::new()).await?;
-        told.outcome()?.without_value()
+        self.requester.call(&self.fabric, to, key, operation, buf).await?.into_done()
     }
 }

@@ -9,7 +9,7 @@ use loch::VerbCount;
 use loch_bench::error::TargetError;
 use loch_bench::spec::Spec;
 use loch_engines::epoch::Session;
-use loch_engines::operation::{Operation, Outcome, Value};
+use loch_engines::operation::{Done, Operation};
 use loch_engines::pilaf::{self, Access, NoStorage, Shape};
 use loch_engines::requests::{BySend, RequestMap, Sessions, Timing, WorkerId};
 use loch_engines::serve::WorkerError;
@@ -132,7 +132,6 @@ impl<F: Thread> Serve<F> for Worker<F> {
     }
 }
 
-/// Only GET and PUT.
 impl<F: Thread> Kv for Client<F> {
     type Fabric = F;
 
@@ -148,19 +147,12 @@ impl<F: Thread> Kv for Client<F> {
         self.0.retries()
     }
 
-    async fn get(&self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
-        self.0.get_by_message(key, buf).await
-    }
-
-    async fn contains(&self, _: &[u8]) -> Result<bool, EngineError> {
-        Err(EngineError::Unsupported)
-    }
-
-    async fn execute(
-        &self,
-        key: &[u8],
-        operation: Operation<'_>,
-    ) -> Result<Outcome<'static>, EngineError> {
-        self.0.execute(key, operation).await
+    fn execute<'a>(
+        &'a self,
+        key: &'a [u8],
+        operation: Operation<'a>,
+        buf: Buf,
+    ) -> impl Future<Output = Result<Done, EngineError>> {
+        self.0.ask(key, operation, buf)
     }
 }

@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use loch::simulated::SimNet;
 use loch_engines::operation::{PutOptions, Value};
-use loch_engines::{EngineError, registry};
+use loch_engines::{EngineError, Kv, registry};
 use loch_fabric::sim::SimEndpoint;
 use loch_fabric::{Buf, lanes};
 use loch_history::{Answer, Ask, appended};

@@ -17,7 +17,7 @@ use loch::{
     Cluster, ConnectOptions, EngineError, Error, ErrorKind, Pinned, Table, VerbCount, Version,
 };
 use loch_engines::Kv;
-use loch_engines::kv::OneOf;
+use loch_engines::nessie::AnyClient;
 use quanta::Clock;
 
 use super::batch;
@@ -163,7 +163,7 @@ impl Target for Client {
     fn run(&mut self, run: &Run<'_>) -> Result<()> {
         const ACTION: &str = "run an operation";
         self.refusal = match self.table.mapped() {
-            Some(OneOf::Second(published)) => self.operate(published, run, None, ACTION)?,
+            Some(AnyClient::Published(published)) => self.operate(published, run, None, ACTION)?,
             _ if self.batches => {
                 let done = batch::operate(&self.table, run, self.lanes, TableLanes::goes_on_after);
                 done.map_err(lost(self.engine, ACTION))?.map(|error| error.to_string())

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use loch_fabric::Fabric;
 
 use super::entry::{Dte, Previous, Status};
-use crate::epoch::{Pin, Session};
+use crate::epoch::Session;
 use crate::error::EngineError;
-use crate::nessie::check::report::Usage;
-use crate::nessie::client::{self, Counts};
+use crate::nessie::client;
 use crate::nessie::layout::geometry::Protocol;
 use crate::nessie::layout::hash::TableMap;
 use crate::nessie::layout::ite::{Ite, Place, State};
@@ -47,69 +46,10 @@ impl<F: Fabric> Client<F> {
         Self { base, previous_versions }
     }
 
-    /// The fabric, for its counters.
-    pub fn fabric(&self) -> &F {
-        self.base.fabric()
-    }
-
-    /// The table's map.
-    pub fn map(&self) -> &Arc<TableMap> {
-        self.base.map()
-    }
-
-    /// The counts besides verbs. Here "helped" counts undecided entries of others that were
-    /// aborted.
-    pub fn counts(&self) -> &Counts {
-        self.base.counts()
-    }
-
-    /// See [`super::super::Client::remembers`].
-    #[cfg(feature = "planted")]
-    pub fn remembers(&self, place: Place, generation: u64, home_epoch: u64) -> bool {
-        self.base.remembers(place, generation, home_epoch)
-    }
-
-    /// See [`super::super::Client::set_quarantine`].
-    pub fn set_quarantine(&self, entries: usize) {
-        self.base.set_quarantine(entries);
-    }
-
-    /// Refuses a key, or the length of a value, that a PUT would refuse, before there is a value.
-    ///
-    /// # Errors
-    /// The [`EngineError`] of the PUT.
-    pub fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
-        self.base.hash(key)?;
-        self.base.check_value(len)
-    }
-
-    /// The incarnation of this client's session.
-    pub fn incarnation(&self) -> u64 {
-        self.base.incarnation()
-    }
-
-    /// See [`super::super::Client::hold`].
-    ///
-    /// # Errors
-    /// The fabric's.
-    pub fn hold(&self) -> Result<Pin<'_, F>, EngineError> {
-        self.base.hold()
-    }
-
-    /// Abandons all slabs so that others can lease them.
-    ///
-    /// # Errors
-    /// The fabric's.
-    pub async fn detach(&self) -> Result<(), EngineError> {
-        self.base.detach().await
-    }
-
-    /// The usage of data table `dti`.
-    ///
-    /// # Errors
-    /// The fabric's.
-    pub async fn usage(&self, dti: u8) -> Result<Usage, EngineError> {
-        self.base.usage(dti).await
+    /// The client of the other kind. Its count of "helped" counts undecided entries of others that
+    /// were aborted.
+    pub fn base(&self) -> &client::Client<F> {
+        &self.base
     }
 
     /// The word that names an entry of a key with these filter bits.

@@ -3,8 +3,7 @@
 use std::cell::Cell;
 
 use loch_engines::EngineError;
-use loch_engines::kv_direct::Compute;
-use loch_engines::operation::{Operation, Outcome};
+use loch_engines::operation::{Done, Operation, Outcome};
 use loch_fabric::{Buf, lanes};
 
 use super::reservation::ValuePlace;
@@ -62,7 +61,7 @@ impl<'a> AsyncTable<'a> {
         self.table.check_process()?;
         let found = match self.table.in_place() {
             Some(client) => client.get(key, Buf::new()).await,
-            None => self.table.operations().get(key, Buf::new()).await,
+            None => self.find(key, Buf::new()).await,
         };
         found.map_err(|error| self.table.error(error))
     }
@@ -78,7 +77,7 @@ impl<'a> AsyncTable<'a> {
         table.check_process()?;
         let found = match table.in_place() {
             Some(client) => client.get(key, table.take_spare()).await,
-            None => table.operations().get(key, table.take_spare()).await,
+            None => self.find(key, table.take_spare()).await,
         };
         match found {
             Ok(Some(found)) => {
@@ -114,7 +113,7 @@ impl<'a> AsyncTable<'a> {
         self.table.check_process()?;
         let found = match self.table.in_place() {
             Some(client) => client.contains(key).await,
-            None => self.table.operations().contains(key).await,
+            None => self.table.execute(key, Operation::Contains).await.and_then(Outcome::contained),
         };
         found.map_err(|e| self.table.error(e))
     }
@@ -200,9 +199,9 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::update`].
     pub async fn update<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<T> {
-        self.table.writable()?;
-        let before = self.table.computing("update")?.update(key, lambda.of_engine()).await;
-        before.map(T::of_word).map_err(|e| self.table.error(e))
+        let update = Operation::Update(lambda.of_engine());
+        let before = self.compute("update", key, update, |done| done.outcome().scalar()).await;
+        before.map(T::of_word)
     }
 
     /// As [`Table::update_all`].
@@ -210,10 +209,8 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::update_all`].
     pub async fn update_all<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<Option<u64>> {
-        self.table.writable()?;
-        let table = self.table.computing("update_all")?;
-        let done = table.update_all(key, lambda.of_engine()).await;
-        done.map_err(|e| self.table.error(e))
+        let update = Operation::UpdateAll { lambda: lambda.of_engine(), returns: false };
+        self.compute("update_all", key, update, |done| done.outcome().updated()).await
     }
 
     /// As [`Table::fetch_update_all`].
@@ -225,10 +222,9 @@ impl<'a> AsyncTable<'a> {
         key: &[u8],
         lambda: Lambda<T>,
     ) -> Result<Option<Vec<T>>> {
-        self.table.writable()?;
-        let table = self.table.computing("fetch_update_all")?;
-        let done = table.update_all_returning(key, lambda.of_engine(), Buf::new()).await;
-        Ok(done.map_err(|e| self.table.error(e))?.map(|before| T::of_bytes(&before)))
+        let update = Operation::UpdateAll { lambda: lambda.of_engine(), returns: true };
+        let before = self.compute("fetch_update_all", key, update, Done::into_vector).await?;
+        Ok(before.map(|before| T::of_bytes(&before)))
     }
 
     /// As [`Table::update_each`].
@@ -241,10 +237,9 @@ impl<'a> AsyncTable<'a> {
         lambda: Lambda<T>,
         operands: &[T],
     ) -> Result<Option<u64>> {
-        self.table.writable()?;
-        let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
-        let done = self.table.computing("update_each")?.update_each(key, lambda, &operands).await;
-        done.map_err(|e| self.table.error(e))
+        let (lambda, operands) = (lambda.of_engine(), &T::bytes(operands));
+        let update = Operation::UpdateEach { lambda, operands, returns: false };
+        self.compute("update_each", key, update, |done| done.outcome().updated()).await
     }
 
     /// As [`Table::fetch_update_each`].
@@ -257,11 +252,10 @@ impl<'a> AsyncTable<'a> {
         lambda: Lambda<T>,
         operands: &[T],
     ) -> Result<Option<Vec<T>>> {
-        self.table.writable()?;
-        let (lambda, operands) = (lambda.of_engine(), T::bytes(operands));
-        let table = self.table.computing("fetch_update_each")?;
-        let done = table.update_each_returning(key, lambda, &operands, Buf::new()).await;
-        Ok(done.map_err(|e| self.table.error(e))?.map(|before| T::of_bytes(&before)))
+        let (lambda, operands) = (lambda.of_engine(), &T::bytes(operands));
+        let update = Operation::UpdateEach { lambda, operands, returns: true };
+        let before = self.compute("fetch_update_each", key, update, Done::into_vector).await?;
+        Ok(before.map(|before| T::of_bytes(&before)))
     }
 
     /// As [`Table::reduce`].
@@ -269,9 +263,9 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::reduce`].
     pub async fn reduce<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<Option<T>> {
-        self.table.check_process()?;
-        let reduced = self.table.computing("reduce")?.reduce(key, lambda.of_engine()).await;
-        Ok(reduced.map_err(|e| self.table.error(e))?.map(T::of_word))
+        let reduce = Operation::Reduce(lambda.of_engine());
+        let reduced = self.compute("reduce", key, reduce, |done| done.outcome().reduced()).await?;
+        Ok(reduced.map(T::of_word))
     }
 
     /// As [`Table::filter`].
@@ -279,10 +273,31 @@ impl<'a> AsyncTable<'a> {
     /// # Errors
     /// As [`Table::filter`].
     pub async fn filter<T: Number>(self, key: &[u8], lambda: Lambda<T>) -> Result<Option<Vec<T>>> {
-        self.table.check_process()?;
-        let table = self.table.computing("filter")?;
-        let kept = table.filter(key, lambda.of_engine(), Buf::new()).await;
-        Ok(kept.map_err(|e| self.table.error(e))?.map(|kept| T::of_bytes(&kept)))
+        let filter = Operation::Filter(lambda.of_engine());
+        let kept = self.compute("filter", key, filter, Done::into_vector).await?;
+        Ok(kept.map(|kept| T::of_bytes(&kept)))
+    }
+
+    /// Executes an operation that computes, and returns what `read` makes of the outcome. `name` is
+    /// the operation's name, for the error.
+    async fn compute<T>(
+        self,
+        name: &'static str,
+        key: &[u8],
+        operation: Operation<'_>,
+        read: fn(Done) -> Result<T, EngineError>,
+    ) -> Result<T> {
+        let table = self.table;
+        if operation.is_read() { table.check_process() } else { table.writable() }?;
+        table.check_computes(name)?;
+        let done = table.operations().execute(key, operation, Buf::new()).await;
+        done.and_then(read).map_err(|error| table.error(error))
+    }
+
+    /// A GET by a client that is not awaited in place.
+    #[inline]
+    async fn find(self, key: &[u8], buf: Buf) -> Result<Option<Value>, EngineError> {
+        self.table.operations().execute(key, Operation::Get, buf).await?.into_found()
     }
 
     /// As [`Table::delete`].

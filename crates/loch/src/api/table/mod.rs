@@ -12,7 +12,7 @@ use std::cell::Cell;
 use loch_engines::EngineError;
 use loch_engines::nessie::{AnyClient, Client};
 use loch_engines::operation::{self, Operation, Outcome};
-use loch_engines::registry::{EngineId, Operating};
+use loch_engines::registry::EngineId;
 use loch_fabric::Buf;
 use loch_fabric::lanes::block_on;
 use loch_fabric::shm::ShmEndpoint;
@@ -478,13 +478,14 @@ impl Table {
         self.backend.operations()
     }
 
-    /// Executes an operation whatever the backend is.
-    pub(crate) fn execute<'a>(
-        &'a self,
-        key: &'a [u8],
-        operation: Operation<'a>,
-    ) -> Operating<'a, Outcome<'static>> {
-        self.operations().execute(key, operation)
+    /// Executes an operation that returns no value, whatever the backend is.
+    pub(crate) async fn execute(
+        &self,
+        key: &[u8],
+        operation: Operation<'_>,
+    ) -> Result<Outcome<'static>, EngineError> {
+        let done = self.operations().execute(key, operation, Buf::new()).await?;
+        done.outcome().without_value()
     }
 
     pub(crate) fn lanes(&self) -> usize {
@@ -496,15 +497,15 @@ impl Table {
         self.operations().explain(error)
     }
 
-    /// The operations that compute on values; `operation` is the requested one, for the error.
+    /// Refuses an operation that computes on values, if the engine does not. `operation` is its
+    /// name, for the error.
     ///
     /// # Errors
     /// [`Error::OtherEngine`] if the table's engine does not compute.
-    pub(crate) fn computing(&self, operation: &'static str) -> Result<&dyn Operations> {
-        let operations = self.operations();
-        let engine = operations.engine();
+    pub(crate) fn check_computes(&self, operation: &'static str) -> Result<()> {
+        let engine = self.operations().engine();
         if engine.needs().computes {
-            return Ok(operations);
+            return Ok(());
         }
         let computes = EngineId::ALL.iter().find(|engine| engine.needs().computes);
         let (engine, engines) = (engine.name(), computes.map_or("no engine", |it| it.name()));

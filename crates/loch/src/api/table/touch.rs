@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use loch_engines::operation::{self, Conditional, Operation, Outcome};
+use loch_engines::operation::{self, Conditional, Done, Operation, Outcome};
 use loch_fabric::Buf;
 use loch_fabric::lanes::block_on;
 
@@ -108,7 +108,8 @@ impl AsyncTable<'_> {
         let table = self.table();
         table.writable()?;
         let options = table.expiring(expiry);
-        let found = table.operations().get_and_touch(key, options, Buf::new()).await;
-        found.map_err(|error| table.error(error))
+        let touch = Operation::GetAndTouch(options);
+        let done = table.operations().execute(key, touch, Buf::new()).await;
+        done.and_then(Done::into_found).map_err(|error| table.error(error))
     }
 }

@@ -9,7 +9,6 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use loch_engines::functions::{Builtin, Element, Function, Lambda};
-use loch_engines::kv_direct::Compute;
 use loch_engines::operation::{PutOptions, Value};
 use loch_engines::{EngineError, Kv};
 use loch_fabric::{Buf, Fabric, lanes};
@@ -213,11 +212,6 @@ impl Asker {
         }
     }
 
-    /// The client's interface for computations.
-    fn computing(&self) -> &impl Compute {
-        self.client.computing().expect("kv-direct computes")
-    }
-
     async fn perform(&self, task: &Task, name: &[u8]) -> Result<Answer, EngineError> {
         let (client, kind) = (&self.client, Kind::of(task.key));
         let bytes_of = |tag| kind.write(tag, task.len);
@@ -229,11 +223,11 @@ impl Asker {
             },
             Action::Reduce(function) => {
                 let first = if function == Builtin::Min { u64::MAX } else { 0 };
-                number(self.computing().reduce(name, lambda(function, first)).await?)
+                number(self.client.reduce(name, lambda(function, first)).await?)
             }
             Action::Filter => {
                 let all = lambda(Builtin::NotEqual, u64::MAX);
-                let found = self.computing().filter(name, all, Buf::new()).await?;
+                let found = self.client.filter(name, all, Buf::new()).await?;
                 number(found.map(|value| kind.read(&value)))
             }
             Action::Put(expires_at_ms @ Some(LONG_AGO_MS)) => {
@@ -245,7 +239,7 @@ impl Asker {
                 Answer::Deleted(touched.is_some())
             }
             Action::Update(update) => {
-                Answer::Before(self.computing().update(name, scalar(update)).await?)
+                Answer::Before(self.client.update(name, scalar(update)).await?)
             }
             Action::AddAll { add, each, returns } => {
                 self.add_all(name, kind, add, each, returns).await?
@@ -280,7 +274,7 @@ impl Asker {
         returns: bool,
     ) -> Result<Answer, EngineError> {
         let (client, lambda, operands) =
-            (self.computing(), lambda(Builtin::Add, add), kind.write(add, 0));
+            (&self.client, lambda(Builtin::Add, add), kind.write(add, 0));
         if !returns {
             let elements = match each {
                 true => client.update_each(name, lambda, &operands).await?,
@@ -300,8 +294,8 @@ impl Asker {
     async fn trap(&self, name: &[u8], kind: Kind) -> Result<Answer, EngineError> {
         let trap = Lambda { function: Function::User(TRAPS), ..lambda(Builtin::Add, 1) };
         let trapped = match kind {
-            Kind::Number => self.computing().update(name, trap).await.map(Some),
-            _ => self.computing().update_all(name, trap).await,
+            Kind::Number => self.client.update(name, trap).await.map(Some),
+            _ => self.client.update_all(name, trap).await,
         };
         match trapped {
             Ok(None) | Err(EngineError::FunctionFailed { .. }) => Ok(Answer::NoEffect),
