@@ -13,7 +13,7 @@ use crate::operation::{Outcome, Version};
 use crate::requests::mailboxes::PACKET_MESSAGE_BYTES;
 use crate::requests::{ROUND_MESSAGES_MAX, Request, Round, Server};
 use crate::scan::{Listed, Page, Step};
-use crate::serve::{self, Mailed, Report, WorkerError, WorkerHost, WorkerTransport};
+use crate::serve::{self, Report, Work, WorkerError, WorkerHost, WorkerTransport};
 use crate::versions::Versions;
 
 struct Worker<F: Messages> {
@@ -52,15 +52,12 @@ impl Workers for Example {
         let versions = Versions::new(map.mailed.requests().base(site.id.node).region());
         let parts = (0..PARTS).map(|_| HashMap::new()).collect();
         let values = Values { parts, bytes: 0, map };
-        serve::by_mail(host, Worker { requests, versions, values }).await.map(drop)
+        let worker = Worker { requests, versions, values };
+        serve::by_mail(host, worker, |worker| worker.requests.fabric()).await.map(drop)
     }
 }
 
-impl<F: Fabric + Messages> Mailed<F> for Worker<F> {
-    fn fabric(&self) -> &F {
-        self.requests.fabric()
-    }
-
+impl<F: Fabric + Messages> Work for Worker<F> {
     /// Takes the requests that are there, executes them, and sends the replies.
     async fn turn(&mut self) -> Result<bool, WorkerError> {
         let needed = (2 * ROUND_MESSAGES_MAX * PACKET_OPS_MAX) as u64;

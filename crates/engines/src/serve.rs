@@ -10,8 +10,7 @@
 //! # How an engine uses it
 //! [`Workers::serve`](crate::engine::Workers::serve) makes the engine's worker, wraps it as `Work`,
 //! and hands it to `run`. A worker that WRITEs its replies needs a session of its node, so it calls
-//! `run` inside `in_sessions`. A worker that SENDs its replies is a `Mailed`, and `by_mail` does
-//! the rest.
+//! `run` inside `in_sessions`. For a worker that SENDs its replies `by_mail` does the rest.
 //!
 //! # Invariants
 //! 1. A worker knows the memory of other nodes from one [`Attached`] at a time. A worker that SENDs
@@ -297,9 +296,6 @@ pub enum WorkerError {
 /// An open worker, as the serve loop drives it.
 #[allow(async_fn_in_trait, reason = "a worker is one thread's: its futures need not be sent")]
 pub(crate) trait Work {
-    /// Tends the connections, before a turn.
-    fn tend(&mut self);
-
     /// Does one turn. Returns whether there was anything to do.
     ///
     /// # Errors
@@ -329,17 +325,18 @@ pub(crate) trait Work {
     fn scan(&mut self, step: &Step, was_busy: bool) -> Result<Option<Page>, WorkerError>;
 }
 
-/// Serves turn after turn. Returns the memory that is to be attached next, or `None` if the worker
-/// has to end.
+/// Serves turn after turn, before each of which `tend` tends the connections. Returns the memory
+/// that is to be attached next, or `None` if the worker has to end.
 ///
 /// # Errors
 /// The worker's errors.
-pub(crate) async fn run<H: WorkerHost>(
-    work: &mut impl Work,
+pub(crate) async fn run<H: WorkerHost, W: Work>(
+    work: &mut W,
+    mut tend: impl FnMut(&W),
     host: &H,
 ) -> Result<Option<Attached<MemoryOf<H>>>, WorkerError> {
     loop {
-        work.tend();
+        tend(work);
         let was_busy = work.turn().await?;
         match host.after(was_busy).await {
             Next::Turn => (),
@@ -364,86 +361,24 @@ pub(crate) async fn run<H: WorkerHost>(
     }
 }
 
-/// An open worker that SENDs its replies by an endpoint of type `F`.
-#[allow(async_fn_in_trait, reason = "a worker is one thread's: its futures need not be sent")]
-pub(crate) trait Mailed<F> {
-    /// The endpoint.
-    fn fabric(&self) -> &F;
-
-    /// As [`Work::turn`].
-    ///
-    /// # Errors
-    /// As [`Work::turn`].
-    async fn turn(&mut self) -> Result<bool, WorkerError>;
-
-    /// As [`Work::report`].
-    ///
-    /// # Errors
-    /// As [`Work::turn`].
-    fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError>;
-
-    /// As [`Work::count`].
-    ///
-    /// # Errors
-    /// As [`Work::turn`].
-    fn count(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
-        self.report(was_busy)
-    }
-
-    /// As [`Work::scan`].
-    ///
-    /// # Errors
-    /// As [`Work::turn`].
-    fn scan(&mut self, step: &Step, was_busy: bool) -> Result<Option<Page>, WorkerError>;
-}
-
-/// A worker that SENDs its replies, with the transport that tends its endpoint.
-struct Mailing<'a, T, W> {
-    transport: &'a T,
-    worker: W,
-}
-
-impl<T: WorkerTransport, W: Mailed<T::Mail>> Work for Mailing<'_, T, W> {
-    #[inline]
-    fn tend(&mut self) {
-        self.transport.tend_mail(self.worker.fabric());
-    }
-
-    #[inline]
-    async fn turn(&mut self) -> Result<bool, WorkerError> {
-        self.worker.turn().await
-    }
-
-    fn report(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
-        self.worker.report(was_busy)
-    }
-
-    fn count(&mut self, was_busy: bool) -> Result<Option<Report>, WorkerError> {
-        self.worker.count(was_busy)
-    }
-
-    fn scan(&mut self, step: &Step, was_busy: bool) -> Result<Option<Page>, WorkerError> {
-        self.worker.scan(step, was_busy)
-    }
-}
-
-/// Serves until the worker has to end, and returns it. Memory that nodes come back with is attached
-/// while the worker runs.
+/// Serves until the worker, which SENDs its replies by the endpoint `mail`, has to end, and returns
+/// it. Memory that nodes come back with is attached while the worker runs.
 ///
 /// # Errors
 /// The worker's errors.
-pub(crate) async fn by_mail<H, W>(host: &H, worker: W) -> Result<W, WorkerError>
-where
-    H: WorkerHost,
-    W: Mailed<<H::Transport as WorkerTransport>::Mail>,
-{
+pub(crate) async fn by_mail<H: WorkerHost, W: Work>(
+    host: &H,
+    mut worker: W,
+    mail: impl Fn(&W) -> &<H::Transport as WorkerTransport>::Mail,
+) -> Result<W, WorkerError> {
     let transport = host.transport();
-    let mut serving = Mailing { transport, worker };
     host.opened();
-    while let Some(anew) = run(&mut serving, host).await? {
-        transport.attach(serving.worker.fabric(), &anew.memory)?;
+    while let Some(anew) =
+        run(&mut worker, |worker| transport.tend_mail(mail(worker)), host).await?
+    {
+        transport.attach(mail(&worker), &anew.memory)?;
     }
-    Ok(serving.worker)
+    Ok(worker)
 }
 
 /// Finishes the work that was begun: does turns until one finds nothing to do, and returns whether
@@ -452,8 +387,9 @@ where
 ///
 /// # Errors
 /// The worker's errors.
-pub(crate) async fn drain(
-    work: &mut impl Work,
+pub(crate) async fn drain<W: Work>(
+    work: &mut W,
+    mut tend: impl FnMut(&W),
     fabric: &impl Fabric,
     host: &impl WorkerHost,
     is_bounded: bool,
@@ -464,7 +400,7 @@ pub(crate) async fn drain(
         if is_late && (is_bounded || host.is_stopping()) {
             return Ok(false);
         }
-        work.tend();
+        tend(work);
         host.wake_housekeeper();
         fabric.yield_now().await;
     }

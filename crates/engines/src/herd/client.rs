@@ -12,7 +12,6 @@ use loch_fabric::{
 use super::key::KeyHash;
 use crate::epoch::Session;
 use crate::kv::Lengths;
-use crate::limits::HERD_ITEM_BYTES_MAX;
 use crate::requests::mailboxes::PACKET_MESSAGE_BYTES;
 use crate::requests::{
     self, Area, Asker, BySend, ByUnreliableWrite, Owners, RequestMap, RequestPath, Requester, Room,
@@ -86,7 +85,7 @@ impl Owners for Partitions {
 impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     /// The client that holds `session`, at the `node`-th node of `map`. `workers` are the addresses
     /// at which all workers of the table receive, and `seed` is the seed with which its keys are
-    /// hashed. The client packs up to `batch` operations into a request.
+    /// hashed. The table takes keys and values of these `lengths`. The client packs up to `batch` operations into a request.
     ///
     /// # Panics
     /// If the session is an observer's, or its slot is not one of the map's.
@@ -100,16 +99,12 @@ impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
         workers: BySend<F::Peer>,
         timing: Timing,
         seed: u64,
+        lengths: Lengths,
         batch: usize,
     ) -> Self {
         let replies = SentReplies::new(workers, &map, session.secret());
         let room = Room::of(map.area(), PACKET_MESSAGE_BYTES, batch);
         let requester = Requester::new(map, session, node, requests, replies, timing);
-        let lengths = Lengths {
-            value_bytes_max: u64::MAX,
-            key_and_value_bytes_max: Some(HERD_ITEM_BYTES_MAX),
-            key_bytes: None,
-        };
         Self::over(fabric, Asker::new(requester, Partitions { seed }, lengths, room))
     }
 }

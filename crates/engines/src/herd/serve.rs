@@ -6,7 +6,7 @@ use super::storage::{Count, Partition, Report as OfPartition};
 use super::{Herd, PartitionShape, Settings, Worker};
 use crate::engine::{Engine, Workers};
 use crate::scan::{Page, Step};
-use crate::serve::{self, Mailed, Report, WorkerError, WorkerHost, WorkerTransport};
+use crate::serve::{self, Report, Work, WorkerError, WorkerHost, WorkerTransport};
 
 impl Workers for Herd {
     type Shared = ();
@@ -27,8 +27,8 @@ impl Workers for Herd {
         let worker =
             Worker::open(fabric, map.mailed.requests(), site.id, partition, settings, sessions)?;
         let (shape, seed, count) = (map.partition, map.seed, Count::default());
-        serve::by_mail(host, Serving { worker, shape, seed, count }).await?;
-        Ok(())
+        let serving = Serving { worker, shape, seed, count };
+        serve::by_mail(host, serving, |serving| serving.worker.fabric()).await.map(drop)
     }
 }
 
@@ -54,11 +54,7 @@ impl<F: Messages> Serving<F> {
     }
 }
 
-impl<F: Fabric + Messages> Mailed<F> for Serving<F> {
-    fn fabric(&self) -> &F {
-        self.worker.fabric()
-    }
-
+impl<F: Fabric + Messages> Work for Serving<F> {
     #[inline]
     async fn turn(&mut self) -> Result<bool, WorkerError> {
         serve::unless_out_of_reach(self.worker.turn().await.map_err(WorkerError::from))

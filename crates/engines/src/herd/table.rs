@@ -7,7 +7,7 @@ use super::storage::{self, Mode};
 use super::{Client, Way};
 use crate::engine::{Engine, Needs, Place, Plan, Sizes};
 use crate::error::LayoutError;
-use crate::kv::Kv;
+use crate::kv::{Kv, Lengths};
 use crate::limits::{HERD_ITEM_BYTES_MAX, HERD_SLOT_BYTES, REPLIES_MAX};
 use crate::net::{Access, Connect, Net};
 use crate::region::{SEED, TABLE_ALIGN_BYTES, TableParams};
@@ -57,6 +57,8 @@ pub struct Map {
     pub partition: PartitionShape,
     /// The seed with which keys are hashed.
     pub seed: u64,
+    /// The lengths of its keys and values.
+    pub lengths: Lengths,
 }
 
 /// The shape of each worker's memory.
@@ -156,7 +158,7 @@ impl Engine for Herd {
     fn map(params: &TableParams, places: &[Place]) -> Result<Map, LayoutError> {
         let mailed = MailedRequests::new(mailboxes(params.service, params.nodes)?, places);
         let (partition, seed) = (PartitionShape::of(params)?, params.seed);
-        Ok(Map { mailed, partition, seed })
+        Ok(Map { mailed, partition, seed, lengths: Self::NEEDS.lengths(params) })
     }
 
     fn mailed(map: &Map) -> Option<&MailedRequests> {
@@ -180,7 +182,8 @@ impl Engine for Herd {
             0 => Way::Send(workers.clone()),
             _ => Way::Write(ByUnreliableWrite { home }),
         };
-        Ok(Client::new(fabric, map, &session, node, way, workers, timing, seed, batch))
+        let lengths = table.lengths;
+        Ok(Client::new(fabric, map, &session, node, way, workers, timing, seed, lengths, batch))
     }
 
     fn direct<N: Net>(client: &Self::Client<N>) -> &N::Direct {

@@ -54,13 +54,13 @@ impl Workers for KvDirect {
             host.opened();
             let next = {
                 let (turns, worker) = (worker.serve(), &worker);
-                let (links, count) = (&mut links, Count::default());
-                let mut serving =
-                    Serving { transport, worker, links, turns, shared, id, plan, seed, count };
-                let next = serve::run(&mut serving, host).await?;
+                let count = Count::default();
+                let mut serving = Serving { worker, turns, shared, id, plan, seed, count };
+                let mut tend = |_: &_| transport.tend(worker.fabric(), &mut links);
+                let next = serve::run(&mut serving, &mut tend, host).await?;
                 worker.pause(true);
                 // The worker begins no new operations, so the draining ends.
-                serve::drain(&mut serving, worker.fabric(), host, false).await?;
+                serve::drain(&mut serving, tend, worker.fabric(), host, false).await?;
                 next
             };
             kept = Some(worker.into_parts());
@@ -80,10 +80,8 @@ fn settings(map: &Map, tuning: Tuning) -> Settings {
     }
 }
 
-struct Serving<'a, T: WorkerTransport, M, U, N> {
-    transport: &'a T,
-    worker: &'a Worker<T::Endpoint, M, U>,
-    links: &'a mut T::ReplyLinks,
+struct Serving<'a, F: Fabric, M, U, N> {
+    worker: &'a Worker<F, M, U>,
     turns: N,
     shared: &'a FreeSlabs,
     id: WorkerId,
@@ -96,7 +94,7 @@ struct Serving<'a, T: WorkerTransport, M, U, N> {
 #[derive(Default)]
 struct Count(Cursor, OfStorage);
 
-impl<T: WorkerTransport, M: HostMemory, U: UserFunctions, N> Serving<'_, T, M, U, N> {
+impl<F: Fabric, M: HostMemory, U: UserFunctions, N> Serving<'_, F, M, U, N> {
     fn of_table(&self, report: OfStorage) -> Report {
         let buckets = u64::from(self.plan.buckets());
         let index_bytes = buckets * LINE_BYTES as u64;
@@ -112,14 +110,7 @@ impl<T: WorkerTransport, M: HostMemory, U: UserFunctions, N> Serving<'_, T, M, U
     }
 }
 
-impl<T: WorkerTransport, M: HostMemory, U: UserFunctions, N: Turns> Work
-    for Serving<'_, T, M, U, N>
-{
-    #[inline]
-    fn tend(&mut self) {
-        self.transport.tend(self.worker.fabric(), self.links);
-    }
-
+impl<F: Fabric, M: HostMemory, U: UserFunctions, N: Turns> Work for Serving<'_, F, M, U, N> {
     #[inline]
     async fn turn(&mut self) -> Result<bool, WorkerError> {
         serve::unless_out_of_reach(self.turns.turn().map_err(WorkerError::from))

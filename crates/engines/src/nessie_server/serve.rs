@@ -1,5 +1,7 @@
 //! A worker of nessie-server or nessie-hybrid, as its node runs it: a client of its own node.
 
+use loch_fabric::Fabric;
+
 use super::{NessieServer, Worker, table};
 use crate::engine::Workers;
 use crate::nessie::{self, CacheLimits};
@@ -36,11 +38,11 @@ pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
         host.opened();
         let (next, is_drained) = {
             let (turns, fabric) = (worker.serve(tuning.lanes), worker.client().fabric());
-            let (worker, links) = (&worker, &mut links);
-            let mut serving = Serving { transport, worker, links, turns };
-            let next = serve::run(&mut serving, host).await?;
+            let mut serving = Serving { worker: &worker, turns };
+            let mut tend = |_: &_| transport.tend(fabric, &mut links);
+            let next = serve::run(&mut serving, &mut tend, host).await?;
             // Requests keep coming, so the draining does not end without a bound.
-            (next, serve::drain(&mut serving, fabric, host, true).await?)
+            (next, serve::drain(&mut serving, tend, fabric, host, true).await?)
         };
         let detached = worker.into_client().detach().await;
         Ok((next, is_drained && detached.is_ok()))
@@ -48,19 +50,12 @@ pub(crate) async fn serve<H: WorkerHost>(host: &H) -> Result<(), WorkerError> {
     .await
 }
 
-struct Serving<'a, T: WorkerTransport, N> {
-    transport: &'a T,
-    worker: &'a Worker<T::Endpoint>,
-    links: &'a mut T::ReplyLinks,
+struct Serving<'a, F: Fabric, N> {
+    worker: &'a Worker<F>,
     turns: N,
 }
 
-impl<T: WorkerTransport, N: Turns> Work for Serving<'_, T, N> {
-    #[inline]
-    fn tend(&mut self) {
-        self.transport.tend(self.worker.client().fabric(), self.links);
-    }
-
+impl<F: Fabric, N: Turns> Work for Serving<'_, F, N> {
     #[inline]
     async fn turn(&mut self) -> Result<bool, WorkerError> {
         let was_busy = self.turns.turn()?;

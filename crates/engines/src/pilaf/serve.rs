@@ -9,7 +9,7 @@ use super::{Pilaf, Worker};
 use crate::engine::{Engine, Workers};
 use crate::log::Storage;
 use crate::scan::{Page, Step};
-use crate::serve::{self, Mailed, Report, WorkerError, WorkerHost, WorkerTransport};
+use crate::serve::{self, Report, Work, WorkerError, WorkerHost, WorkerTransport};
 
 impl Workers for Pilaf {
     type Shared = ();
@@ -34,15 +34,11 @@ impl Workers for Pilaf {
             torn_bytes = recovered.torn_bytes,
             "the table is open"
         );
-        serve::by_mail(host, worker).await?.close()
+        serve::by_mail(host, worker, Worker::fabric).await?.close()
     }
 }
 
-impl<F: Fabric + Messages, S: Storage> Mailed<F> for Worker<F, S> {
-    fn fabric(&self) -> &F {
-        self.fabric()
-    }
-
+impl<F: Fabric + Messages, S: Storage> Work for Worker<F, S> {
     #[inline]
     async fn turn(&mut self) -> Result<bool, WorkerError> {
         self.turn()

@@ -143,15 +143,6 @@ impl<N: Network> TableClient<N> {
         self.attempt(attempt, meaning).await
     }
 
-    /// Refuses lengths for which the table was not declared, since a request may have room for
-    /// more. Clients of nessie check lengths themselves.
-    fn check_lengths(&self, key: &[u8], len: usize) -> Result<(), EngineError> {
-        if self.client.nessie().is_some() {
-            return Ok(());
-        }
-        self.lengths.check(key, len)
-    }
-
     /// Adds to an error of the engine the facts of the table and its nodes: a worker did not answer
     /// because its node is down, or there is no connection for some reason.
     #[cold]
@@ -320,14 +311,11 @@ where
         operation: Operation<'a>,
         buf: Buf,
     ) -> Operating<'a, Done> {
-        if let Err(refused) = self.check_lengths(key, operation.value().len()) {
-            return Box::pin(std::future::ready(Err(refused)));
-        }
         if !N::BREAKS {
             return self.client.execute(key, operation, buf);
         }
-        let (buf, meaning) =
-            (Cell::new(buf), if operation.is_read() { of_read } else { |error| error });
+        let meaning = if operation.is_read() { of_read } else { |error| error };
+        let buf = Cell::new(buf);
         let execute = move || self.client.execute(key, operation, buf.take());
         Box::pin(self.attempt(execute, meaning))
     }
@@ -341,12 +329,6 @@ where
         batch: Batch<'a>,
         done: &'a mut dyn FnMut(usize, Outcome<'_>),
     ) -> Operating<'a, ()> {
-        if let Batch::Put(pairs) = batch
-            && let Err(refused) =
-                pairs.iter().try_for_each(|(key, value)| self.check_lengths(key, value.len()))
-        {
-            return Box::pin(std::future::ready(Err(refused)));
-        }
         if !N::BREAKS {
             return self.client.execute_many(batch, done);
         }
@@ -360,7 +342,7 @@ where
         options: PutOptions,
     ) -> Operating<'k, Option<Box<dyn InPlace + 'a>>> {
         let Some(client) = self.client.nessie() else {
-            return Box::pin(std::future::ready(self.check_lengths(key, len).map(|()| None)));
+            return Box::pin(std::future::ready(self.lengths.check(key, len).map(|()| None)));
         };
         Box::pin(async move {
             let reserve = || client.reserve(key, len, options);

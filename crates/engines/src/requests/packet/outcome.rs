@@ -3,7 +3,7 @@
 use loch_fabric::Buf;
 
 use super::failure::{self, Failure};
-use super::{CODE, EXTRA, Malformed, as_length, length_len, push_length, skip, take, take_length};
+use super::{CODE, EXTRA, Malformed, as_length, push_length, skip, take, take_length};
 use crate::operation::{Outcome, Version};
 
 /// The outcome of an operation, or the reason why it was not done.
@@ -134,13 +134,6 @@ impl<'a> Parts<'a> {
     fn has(&self, part: u8) -> u8 {
         PARTS[usize::from(self.first & CODE)] & part
     }
-
-    /// Bytes besides the first one and the length.
-    #[inline]
-    fn body_len(&self) -> usize {
-        let expiry = if self.first & EXPIRES != 0 { 8 } else { 0 };
-        usize::from(self.has(WORDS)) + expiry + self.value.len()
-    }
 }
 
 /// The most bytes of an outcome besides a value.
@@ -241,23 +234,6 @@ impl OutcomeWriter {
         if has_value && !is_same {
             self.value_len = as_length(parts.value.len());
             push_length(&mut self.bytes, self.value_len);
-        }
-    }
-
-    /// The bytes that the packet would have with this reply.
-    pub fn len_with(&self, reply: &Answered<'_>) -> usize {
-        let parts = Parts::of(reply);
-        self.bytes.len() + self.head_len(&parts) + parts.body_len()
-    }
-
-    /// Bytes besides the body of a reply.
-    #[inline]
-    fn head_len(&self, parts: &Parts<'_>) -> usize {
-        let is_same = parts.value.len() as u64 == u64::from(self.value_len);
-        match self.run {
-            Some((_, count)) if count < RUN_MAX && self.repeats(parts) => 0,
-            _ if self.repeats(parts) || parts.has(VALUE) == 0 || is_same => 1,
-            _ => 1 + length_len(as_length(parts.value.len())),
         }
     }
 
