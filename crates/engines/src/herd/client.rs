@@ -84,8 +84,9 @@ impl Owners for Partitions {
 
 impl<F: Fabric + Messages, P: RequestPath<F>> Client<F, P> {
     /// The client that holds `session`, at the `node`-th node of `map`. `workers` are the addresses
-    /// at which all workers of the table receive, and `seed` is the seed with which its keys are
-    /// hashed. The table takes keys and values of these `lengths`. The client packs up to `batch` operations into a request.
+    /// at which all workers of the table receive, `seed` is the seed with which its keys are
+    /// hashed, and the table takes keys and values of these `lengths`. The client packs up to
+    /// `batch` operations into a request.
     ///
     /// # Panics
     /// If the session is an observer's, or its slot is not one of the map's.

@@ -171,7 +171,7 @@ impl Cluster {
             table_session: &table_session,
             options,
         })?;
-        Ok(Table::new(table.name.clone(), backend, table_session))
+        Ok(Table::new(table, backend, table_session))
     }
 
     /// The names of the tables, in order.

@@ -44,7 +44,7 @@ impl Backend {
     #[inline]
     pub fn in_place(&self) -> Option<&nessie::Client<ShmEndpoint>> {
         match self {
-            Self::Shm(client) => client.in_place(),
+            Self::Shm(table) => table.client.in_place(),
             Self::Network(_) => None,
         }
     }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use loch_engines::EngineError;
 use loch_engines::nessie::CheckReport;
 use loch_engines::operation::{Batch, Done, Operation, Outcome, PutOptions};
-use loch_engines::registry::{EngineId, Operating};
+use loch_engines::registry::Operating;
 use loch_fabric::Buf;
 
 use super::counters::Counters;
@@ -60,15 +60,8 @@ pub(crate) trait Operations: Send {
     /// As [`Table::bytes_carried`](crate::Table::bytes_carried).
     fn bytes_carried(&self) -> Option<[u64; 2]>;
 
-    /// The number of requests that the client can have under way at all workers together; 0 if no
-    /// worker serves the table.
-    fn request_slots(&self) -> usize;
-
     /// Wall-clock time in milliseconds since the Unix epoch.
     fn wall_ms(&self) -> u64;
-
-    /// The table's engine.
-    fn engine(&self) -> EngineId;
 
     /// Makes an error of the engine one of this crate, with the facts of the table and its nodes.
     fn explain(&self, error: EngineError) -> Error;

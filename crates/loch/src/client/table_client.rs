@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use loch_engines::kv::Lengths;
 use loch_engines::limits::SCAN_PAGE_KEYS;
-use loch_engines::nessie::{self, AnyClient, CheckReport};
+use loch_engines::nessie::{AnyClient, CheckReport};
 use loch_engines::net::Access;
 use loch_engines::operation::{Batch, Done, Operation, Outcome, PutOptions, SomeOf};
 use loch_engines::registry::{Client, EngineId, Operating};
@@ -30,7 +30,8 @@ use crate::{Error, Result, Usage};
 
 /// The client of a table, and the nodes that it asks for facts.
 pub(crate) struct TableClient<N: Network> {
-    client: Client<N>,
+    /// The engine's client.
+    pub client: Client<N>,
     nodes: Nodes,
     options: ConnectOptions,
     name: String,
@@ -40,7 +41,6 @@ pub(crate) struct TableClient<N: Network> {
     /// Whether the table's entries are in nessie's layout, in memory that everybody can read.
     is_nessies: bool,
     lengths: Lengths,
-    request_slots: usize,
     /// Workers of each node that serve the table.
     workers: u16,
     /// A client that looks at the table's memory, if this one does not: kept for as long as a scan
@@ -79,24 +79,9 @@ impl<N: Network> TableClient<N> {
             engine,
             is_nessies: table.nessie().is_some(),
             lengths: engine.needs().lengths(&table.entry.params),
-            request_slots: table.parts.requests().map_or(0, |requests| {
-                let area = requests.area();
-                area.workers() as usize * usize::from(area.service().window)
-            }),
             workers: table.entry.params.service.workers,
             scanner: RefCell::default(),
         })
-    }
-
-    /// The engine's client, if it is nessie's.
-    pub fn nessie(&self) -> Option<&AnyClient<N::Direct>> {
-        self.client.nessie()
-    }
-
-    /// As [`Client::in_place`].
-    #[inline]
-    pub fn in_place(&self) -> Option<&nessie::Client<N::Direct>> {
-        self.client.in_place()
     }
 
     /// Begins an operation again if it lacked a connection that was made meanwhile. Such an error
@@ -377,16 +362,8 @@ where
         N::bytes_carried(self.client.fabric())
     }
 
-    fn request_slots(&self) -> usize {
-        self.request_slots
-    }
-
     fn wall_ms(&self) -> u64 {
         self.client.fabric().wall_ms()
-    }
-
-    fn engine(&self) -> EngineId {
-        self.engine
     }
 
     fn explain(&self, error: EngineError) -> Error {

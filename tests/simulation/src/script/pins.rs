@@ -54,7 +54,7 @@ pub(super) async fn operate(
     if !client.fabric().is_alive() {
         return;
     }
-    let value = Value::new_whole(first.clone(), pinned.version(), pinned.expires_at_ms());
+    let value = Value::new(first.clone(), 0..first.len(), pinned.version(), pinned.expires_at_ms());
     let tag = notes.tag_of(&value, key, called_ms, setting);
     notes.told(key, pinned.version().as_u64());
     notes.returned(at, Outcome::Known(Answer::Found(Some((tag, pinned.version().as_u64())))));

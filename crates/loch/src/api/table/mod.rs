@@ -21,6 +21,7 @@ use crate::client::backend::Backend;
 use crate::client::batching::Batching;
 use crate::client::counters::Counters;
 use crate::client::operations::Operations;
+use crate::layout::memory::TableView;
 use crate::limits::{KEPT_BUF_BYTES_MAX, LANES_DEFAULT, LANES_MAX};
 use crate::session::table_session::TableSession;
 use crate::{
@@ -63,6 +64,7 @@ use crate::{
 pub struct Table {
     backend: Backend,
     name: String,
+    engine: EngineId,
     lanes: usize,
     /// The buffer that `get_into` uses again and again.
     spare: Cell<Buf>,
@@ -431,16 +433,20 @@ impl Table {
     #[doc(hidden)]
     pub fn mapped(&self) -> Option<&AnyClient<ShmEndpoint>> {
         match &self.backend {
-            Backend::Shm(client) => client.nessie(),
+            Backend::Shm(table) => table.client.nessie(),
             Backend::Network(_) => None,
         }
     }
 
-    pub(crate) fn new(name: String, backend: Backend, table_session: TableSession) -> Self {
+    pub(crate) fn new(table: &TableView, backend: Backend, table_session: TableSession) -> Self {
         // A batch is asked for at once, as far as there are request slots.
-        let slots = backend.operations().request_slots();
+        let slots = table.parts.requests().map_or(0, |requests| {
+            let area = requests.area();
+            area.workers() as usize * usize::from(area.service().window)
+        });
+        let (name, engine) = (table.name.clone(), table.engine());
         let lanes = slots.clamp(LANES_DEFAULT, LANES_MAX);
-        Self { backend, name, lanes, spare: Cell::default(), table_session }
+        Self { backend, name, engine, lanes, spare: Cell::default(), table_session }
     }
 
     /// The client whose operations are awaited in place, if the table has such a client.
@@ -503,12 +509,11 @@ impl Table {
     /// # Errors
     /// [`Error::OtherEngine`] if the table's engine does not compute.
     pub(crate) fn check_computes(&self, operation: &'static str) -> Result<()> {
-        let engine = self.operations().engine();
-        if engine.needs().computes {
+        if self.engine.needs().computes {
             return Ok(());
         }
         let computes = EngineId::ALL.iter().find(|engine| engine.needs().computes);
-        let (engine, engines) = (engine.name(), computes.map_or("no engine", |it| it.name()));
+        let (engine, engines) = (self.engine.name(), computes.map_or("no engine", |it| it.name()));
         Err(Error::OtherEngine { table: self.name.clone(), engine, operation, engines })
     }
 
