@@ -54,7 +54,9 @@ pub enum Conditional {
     Refused(Option<Version>),
 }
 
-/// One operation on one key, as a client asks a worker for it.
+/// One operation on one key.
+///
+/// Its methods take it by value: a future that lent it to them would keep a second copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// Returns the value.
@@ -127,7 +129,7 @@ pub enum Operation<'a> {
 impl<'a> Operation<'a> {
     /// The value, the bytes or the operands that the operation carries, if any.
     #[inline]
-    pub fn value(&self) -> &'a [u8] {
+    pub fn value(self) -> &'a [u8] {
         match self {
             Operation::Put { value, .. } | Operation::PutIf { value, .. } => value,
             Operation::Append(bytes) => bytes,
@@ -138,7 +140,7 @@ impl<'a> Operation<'a> {
 
     /// Whether an operation other than a GET returns elements or a value, perhaps all of it.
     #[inline]
-    pub fn returns_vector(&self) -> bool {
+    pub fn returns_vector(self) -> bool {
         matches!(
             self,
             Operation::Filter(_)
@@ -150,13 +152,13 @@ impl<'a> Operation<'a> {
 
     /// Whether the operation's outcome can have bytes.
     #[inline]
-    pub(crate) fn returns_bytes(&self) -> bool {
-        *self == Operation::Get || self.returns_vector()
+    pub(crate) fn returns_bytes(self) -> bool {
+        self == Operation::Get || self.returns_vector()
     }
 
     /// Whether the operation changes nothing, so that it may be executed again.
     #[inline]
-    pub fn is_read(&self) -> bool {
+    pub fn is_read(self) -> bool {
         matches!(
             self,
             Operation::Get | Operation::Contains | Operation::Reduce(_) | Operation::Filter(_)

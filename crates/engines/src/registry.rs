@@ -369,10 +369,7 @@ impl Shared {
 /// An operation of a client whose engine is known only at run time, boxed to keep futures small.
 pub type Operating<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + 'a>>;
 
-#[allow(
-    refining_impl_trait,
-    reason = "those who keep the futures want to know that they are boxed"
-)]
+#[allow(refining_impl_trait, reason = "callers keep the boxed futures as what they are")]
 impl<N: Net> Kv for Client<N> {
     type Fabric = N::Direct;
 

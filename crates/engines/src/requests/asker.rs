@@ -29,6 +29,7 @@ use super::path::{ReplyPath, RequestPath};
 use crate::error::EngineError;
 use crate::kv::{Lengths, get_and_touch};
 use crate::operation::{Done, Operation, Outcome};
+use crate::spare::SpareBuffers;
 
 /// Which worker owns a key.
 pub trait Owners {
@@ -85,7 +86,7 @@ impl<P, R, O: Owners> Asker<P, R, O> {
 
     /// Checks that the table takes an operation, and that a packet has room for it.
     #[inline]
-    pub(super) fn check(&self, key: &[u8], operation: &Operation<'_>) -> Result<(), EngineError> {
+    pub(super) fn check(&self, key: &[u8], operation: Operation<'_>) -> Result<(), EngineError> {
         let len = operation.value().len();
         self.lengths.check(key, len)?;
         check_room(key.len(), len, self.packing.room.request_bytes.saturating_sub(OPERATION_BYTES))
@@ -126,7 +127,7 @@ impl<P, R, O: Owners> Asker<P, R, O> {
         P: RequestPath<F>,
         R: ReplyPath<F>,
     {
-        self.check(key, &operation)?;
+        self.check(key, operation)?;
         if let Operation::GetAndTouch(options) = operation
             && !O::COMPUTES
         {
@@ -137,14 +138,18 @@ impl<P, R, O: Owners> Asker<P, R, O> {
         if has_company && self.packing.room.batch > 1 && !operation.returns_vector() {
             return self.ask_in_packet(fabric, key, operation, buf).await;
         }
-        let (to, body, spare) = (self.owner(key), Body::one(key, operation), &self.requester.spare);
-        if operation.returns_bytes() {
-            return self.requester.ask(fabric, to, body, buf, Reply::into_done).await;
-        }
-        let done = self.requester.ask(fabric, to, body, spare.take(), Reply::into_done).await?;
-        let outcome = done.outcome().without_value();
-        spare.give_back(done.into_buf());
-        Ok(Done::without_bytes(outcome?, Buf::new()))
+        // The reply of an operation that returns no bytes needs a buffer only until it is read.
+        let spare = (!operation.returns_bytes()).then_some(&self.requester.spare);
+        let buf = spare.map_or(buf, SpareBuffers::take);
+        let read = move |reply: Reply| {
+            let done = reply.into_done()?;
+            let Some(spare) = spare else { return Ok(done) };
+            let outcome = done.outcome().without_value();
+            spare.give_back(done.into_buf());
+            Ok(Done::without_bytes(outcome?, Buf::new()))
+        };
+        let (to, body) = (self.owner(key), Body::one(key, operation));
+        self.requester.ask(fabric, to, body, buf, read).await
     }
 
     /// The same, in a packet that other lanes may share.

@@ -75,7 +75,7 @@ impl<P, R, O: Owners> Asker<P, R, O> {
         let mut filled = 0;
         for number in from..batch.len() {
             let (key, operation) = batch.operation(number);
-            if let Err(refused) = self.check(key, &operation) {
+            if let Err(refused) = self.check(key, operation) {
                 return (filled, Err(refused));
             }
             let source = self.source(key);
