@@ -3,12 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-use loch_engines::kv::Lengths;
 use loch_engines::limits::SCAN_PAGE_KEYS;
 use loch_engines::nessie::{AnyClient, CheckReport};
 use loch_engines::net::Access;
 use loch_engines::operation::{Batch, Done, Operation, Outcome, PutOptions, SomeOf};
-use loch_engines::registry::{Client, EngineId, Operating};
+use loch_engines::registry::{Client, Operating};
 use loch_engines::requests::{Timing, WorkerId};
 use loch_engines::scan::{Cursor, Key, Listed, Step};
 use loch_engines::{EngineError, Kv};
@@ -34,15 +33,7 @@ pub(crate) struct TableClient<N: Network> {
     pub client: Client<N>,
     nodes: Nodes,
     options: ConnectOptions,
-    name: String,
-    /// The table's number.
-    number: usize,
-    engine: EngineId,
-    /// Whether the table's entries are in nessie's layout, in memory that everybody can read.
-    is_nessies: bool,
-    lengths: Lengths,
-    /// Workers of each node that serve the table.
-    workers: u16,
+    table: TableView,
     /// A client that looks at the table's memory, if this one does not: kept for as long as a scan
     /// goes on.
     scanner: RefCell<Option<Box<Reader<N>>>>,
@@ -56,8 +47,8 @@ impl<N: Network> TableClient<N> {
     /// reason why the table's nodes cannot be reached.
     pub fn open(params: OpenParams<'_>) -> Result<Self> {
         let OpenParams { nodes, memory, table, table_session, options } = params;
-        let (session, engine) = (table_session.session(), table.engine());
-        if engine.needs().workers && !session.is_observer() {
+        let session = table_session.session();
+        if table.engine().needs().workers && !session.is_observer() {
             check_slot(memory, table, table_session)?;
             if !nodes.are_remote() {
                 wait_for_workers(memory, table, options.connect_timeout)?;
@@ -74,12 +65,7 @@ impl<N: Network> TableClient<N> {
             client: Client::open(&table.parts, access, N::connector(params)?)?,
             nodes: nodes.clone(),
             options: options.clone(),
-            name: table.name.clone(),
-            number: table.number,
-            engine,
-            is_nessies: table.nessie().is_some(),
-            lengths: engine.needs().lengths(&table.entry.params),
-            workers: table.entry.params.service.workers,
+            table: table.clone(),
             scanner: RefCell::default(),
         })
     }
@@ -139,7 +125,7 @@ impl<N: Network> TableClient<N> {
             EngineError::Fabric(error) => N::explain(self.client.fabric(), *error),
             _ => None,
         };
-        known.unwrap_or_else(|| Error::Table { table: self.name.clone(), source: error })
+        known.unwrap_or_else(|| Error::Table { table: self.table.name.clone(), source: error })
     }
 }
 
@@ -150,7 +136,8 @@ where
     /// Opens a client that reads the memory of this table, which is in nessie's layout. This client
     /// may have no right to read it.
     async fn reader(&self) -> Result<Reader<N>> {
-        let (nodes, options, number) = (self.nodes.clone(), self.options.clone(), self.number);
+        let (nodes, options) = (self.nodes.clone(), self.options.clone());
+        let number = self.table.number;
         let open = move || {
             let (memory, table_session) = nodes.reader();
             let table = memory.tables.get(number).filter(|table| table.nessie().is_some());
@@ -175,7 +162,7 @@ where
         &self,
         at: impl AsyncFn(&AnyClient<N::Direct>) -> Result<T, EngineError>,
     ) -> Result<Option<T>> {
-        if !self.is_nessies {
+        if self.table.nessie().is_none() {
             return Ok(None);
         }
         let reader = match self.client.nessie() {
@@ -200,10 +187,10 @@ where
 
     /// As [`Table::scan_page`](crate::Table::scan_page).
     async fn scan(&self, from: &ScanPlace, prefix: &[u8]) -> Result<Scanned> {
-        let memory = self.nodes.memory().name_of(self.number);
+        let memory = self.nodes.memory().name_of(self.table.number);
         let begin = ScanPlace { memory, ..ScanPlace::default() };
         let from = if from.memory == memory { from } else { &begin };
-        if !self.is_nessies {
+        if self.table.nessie().is_none() {
             return self.scan_by_workers(from, prefix).await;
         }
         let reader = match (self.client.nessie(), self.scanner.take()) {
@@ -221,7 +208,8 @@ where
 
     /// Asks one worker after the other, node by node, for its keys.
     async fn scan_by_workers(&self, from: &ScanPlace, prefix: &[u8]) -> Result<Scanned> {
-        let (workers, nodes) = (self.workers, self.nodes.memory().nodes.len() as u32);
+        let workers = self.table.entry.params.service.workers;
+        let nodes = self.nodes.memory().nodes.len() as u32;
         let all = nodes * u32::from(workers);
         let mut place = match from.worker < all {
             true => from.clone(),
@@ -230,7 +218,7 @@ where
         let step = Step { from: place.at, prefix: prefix.to_vec() };
         let [node, worker] = [place.worker / u32::from(workers), place.worker % u32::from(workers)];
         let scan = WorkerScan { worker: worker as u16, step };
-        let (nodes, table) = (self.nodes.clone(), self.number);
+        let (nodes, table) = (self.nodes.clone(), self.table.number);
         let ask = move || nodes.scan(node as usize, table, scan);
         let page = aside(self.client.fabric(), ask).await?;
         place = match page.next {
@@ -242,7 +230,7 @@ where
 
     /// Asks what each node's workers have of the table, and whether it is sound.
     async fn inspect(&self, check: bool) -> Result<Vec<Inspected>> {
-        let (nodes, table) = (self.nodes.clone(), self.number);
+        let (nodes, table) = (self.nodes.clone(), self.table.number);
         aside(self.client.fabric(), move || nodes.inspect(table, check)).await
     }
 
@@ -327,7 +315,8 @@ where
         options: PutOptions,
     ) -> Operating<'k, Option<Box<dyn InPlace + 'a>>> {
         let Some(client) = self.client.nessie() else {
-            return Box::pin(std::future::ready(self.lengths.check(key, len).map(|()| None)));
+            let lengths = self.table.engine().needs().lengths(&self.table.entry.params);
+            return Box::pin(std::future::ready(lengths.check(key, len).map(|()| None)));
         };
         Box::pin(async move {
             let reserve = || client.reserve(key, len, options);
