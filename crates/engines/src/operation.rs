@@ -472,9 +472,7 @@ impl Done {
     /// As [`Outcome::stored`].
     pub fn into_vector(self) -> Result<Option<Value>, EngineError> {
         match self.outcome {
-            Outcome::Vector(_) => {
-                Ok(Some(Value::new(self.buf, self.at, Version::default(), None)))
-            }
+            Outcome::Vector(_) => Ok(Some(Value::new(self.buf, self.at, Version::default(), None))),
             Outcome::Absent => Ok(None),
             other => Err(other.of_another_operation()),
         }

@@ -32,7 +32,34 @@ impl<F: Fabric> Client<F> {
     ///
     /// # Errors
     /// [`EngineError`]; [`EngineError::Timeout`] if other clients kept changing the key's slots.
-    pub async fn get(&self, key: &[u8], mut buf: Buf) -> Result<Option<Value>, EngineError> {
+    #[inline]
+    pub fn get(
+        &self,
+        key: &[u8],
+        buf: Buf,
+    ) -> impl Future<Output = Result<Option<Value>, EngineError>> {
+        self.get_straight::<false>(key, buf)
+    }
+
+    /// As [`Client::get`], for the program that awaits it in place: the compiler makes so long a
+    /// future a part of the program only if nothing else awaits the same.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    #[inline]
+    pub fn get_in_place(
+        &self,
+        key: &[u8],
+        buf: Buf,
+    ) -> impl Future<Output = Result<Option<Value>, EngineError>> {
+        self.get_straight::<true>(key, buf)
+    }
+
+    async fn get_straight<const IN_PLACE: bool>(
+        &self,
+        key: &[u8],
+        mut buf: Buf,
+    ) -> Result<Option<Value>, EngineError> {
         let hash = self.hash(key)?;
         let _epoch = self.session.pin(&self.fabric)?;
         if self.cache.is_some() {

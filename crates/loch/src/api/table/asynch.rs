@@ -60,7 +60,7 @@ impl<'a> AsyncTable<'a> {
     pub async fn get(self, key: &[u8]) -> Result<Option<Value>> {
         self.table.check_process()?;
         let found = match self.table.in_place() {
-            Some(client) => client.get(key, Buf::new()).await,
+            Some(client) => client.get_in_place(key, Buf::new()).await,
             None => self.find(key, Buf::new()).await,
         };
         found.map_err(|error| self.table.error(error))
@@ -76,7 +76,7 @@ impl<'a> AsyncTable<'a> {
         let table = self.table;
         table.check_process()?;
         let found = match table.in_place() {
-            Some(client) => client.get(key, table.take_spare()).await,
+            Some(client) => client.get_in_place(key, table.take_spare()).await,
             None => self.find(key, table.take_spare()).await,
         };
         match found {
