@@ -60,9 +60,10 @@ impl Failure {
         }
     }
 
-    /// The text of an error of the store, on one line.
+    /// The text of an error of the store, on one line. Clients know nothing of tables.
     pub fn text(error: &loch::Error) -> String {
-        error.to_string().replace(['\r', '\n'], " ")
+        let text = error.engine().map_or_else(|| error.to_string(), EngineError::to_string);
+        text.replace(['\r', '\n'], " ")
     }
 }
 
