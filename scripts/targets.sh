@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
 # Measures what "fast" means for Loch on shared memory, and shows it beside what is wanted and what
-# docs/performance.md says. Takes ten minutes of a machine of two cores that does nothing else.
+# docs/performance.md says. Takes ten minutes of a machine of two cores that does nothing else. With
+# --tcp it does the same for Loch over TCP, in two minutes.
 #
-#   scripts/targets.sh [--smoke] [check]    exit code 1 if a ratio falls below nine tenths of the
-#                                           documented one
-#   scripts/targets.sh [--smoke] set        makes what is measured the documented results
-#   scripts/targets.sh document             makes the document's table from its results again
+#   scripts/targets.sh [--tcp] [--smoke] [check]
+#                     exit code 1 if a ratio falls below nine tenths of the documented one
+#   scripts/targets.sh [--tcp] [--smoke] set
+#                     makes what is measured the documented results
+#   scripts/targets.sh [--tcp] document
+#                     makes the document's table from its results again
 #
-# The documented results are docs/results/targets.jsonl: results of `loch bench --json`, and numbers
-# of other origin. With --smoke everything is tiny and says nothing about speed: it shows that the
+# The documented results are docs/results/targets.jsonl and targets-tcp.jsonl: results of `loch bench
+# --json`, and numbers of other origin. With --smoke everything is tiny and says nothing about speed: it shows that the
 # script works. LOCH and LOCH_PAPERS name binaries to use instead of building them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-smoke=
+tcp= smoke=
+[ "${1:-}" != --tcp ] || { tcp=yes && shift; }
 [ "${1:-}" != --smoke ] || { smoke=yes && shift; }
 action=${1:-check}
 case $action in
@@ -23,7 +27,7 @@ esac
 
 document=docs/performance.md
 folder=docs/results
-name=targets
+name=targets${tcp:+-tcp}
 
 # Ten minutes of work would only show that there is nothing to compare with.
 if [ "$action" = check ] && ! [ -s "$folder/$name.jsonl" ]; then
@@ -91,6 +95,31 @@ node() { # ENGINE GIB
 ticks_of() { awk '{ print $14 + $15 }' "/proc/$1/stat"; }
 
 [ -n "$smoke" ] || warn_if_busy
+
+# Ends the script: what was measured is compared with the documented results, or becomes them.
+finish() {
+  if [ "$action" = set ]; then
+    publish
+    show_in_document
+  else
+    "$LOCH_PAPERS" targets "$results" --documented "$folder/$name.jsonl"
+  fi
+  exit
+}
+
+if [ -n "$tcp" ]; then
+  group "Targets over TCP" "scripts/targets.sh --tcp"
+  far=(--fabric tcp --far on --peer memcached --dist uniform)
+  small=(--records 100000 --reads 0.95)
+  asked=nessie-server,herd,kv-direct
+  run tcp-deep "${far[@]}" "${small[@]}" --engine "$asked" --lanes 32
+  run tcp-deep-nessie "${far[@]}" "${small[@]}" --lanes 32
+  run tcp-one "${far[@]}" "${small[@]}" --engine "$asked" --lanes 1
+  run tcp-one-nessie "${far[@]}" "${small[@]}" --lanes 1
+  run tcp-long "${far[@]}" --records 1024 --value-size 1MiB --reads 1 --lanes 32
+  finish
+fi
+
 group "Targets on shared memory" "scripts/targets.sh"
 
 for dist in uniform zipf:0.99; do
@@ -140,9 +169,4 @@ for engine in ${served//,/ }; do
   value rest-served "$rest" "$engine"
 done
 
-if [ "$action" = set ]; then
-  publish
-  show_in_document
-else
-  "$LOCH_PAPERS" targets "$results" --documented "$folder/$name.jsonl"
-fi
+finish

@@ -1,4 +1,4 @@
-//! `loch-papers targets`: what "fast" means for Loch on shared memory, beside what was measured.
+//! `loch-papers targets`: what "fast" means for Loch, beside what was measured.
 //!
 //! `scripts/targets.sh` measures, and writes a results file: results of `loch bench --json` and
 //! single numbers, each with the name of the measurement that it belongs to. The same file, as it
@@ -18,18 +18,15 @@ use loch_bench::error::BenchError;
 use loch_bench::report::put_out;
 use serde::Deserialize;
 
-use self::target::{Of, TARGETS, Target, Wanted};
+use self::target::{Of, Target, Targets, Wanted, targets_of};
 
 /// A measured ratio has to be this share of what the document says: what a machine that is shared
 /// moves a ratio by.
 const KEPT: f64 = 0.9;
 /// An upper bound is kept within this, however small what the document says is.
 const SLACK: f64 = 0.02;
-/// The lines of the document around its table.
-const BEGIN: &str = "<!-- The table of scripts/targets.sh -->";
-const END: &str = "<!-- The end of the table -->";
 
-/// Show the targets on shared memory, beside what was measured
+/// Show the targets beside what was measured
 #[derive(Debug, Args)]
 pub struct TargetsArgs {
     /// The results of scripts/targets.sh
@@ -53,7 +50,10 @@ struct Row {
     value_size: u64,
     dist: String,
     reads: f64,
+    ops: f64,
     ops_per_s: f64,
+    server_cpu_s: Option<f64>,
+    client_cpu_s: Option<f64>,
     limit_share: Option<f64>,
     limit_one_share: Option<f64>,
     /// How many times as fast as the first system of the run.
@@ -63,6 +63,11 @@ struct Row {
 }
 
 impl Row {
+    /// Processor seconds of an operation, at both ends.
+    fn processor(&self) -> Option<f64> {
+        Some((self.server_cpu_s? + self.client_cpu_s?) / self.ops)
+    }
+
     /// What tells the runs of a measurement apart.
     fn run(&self) -> String {
         match (&*self.engine, self.records) {
@@ -84,8 +89,9 @@ pub fn run(args: &TargetsArgs) -> Result<ExitCode, BenchError> {
     let measured = rows(&args.results)?;
     if let Some(document) = &args.into {
         let text = fs::read_to_string(document).map_err(BenchError::os("read the document"))?;
-        let text = with_table(&text, &table(&measured, None).0).ok_or_else(|| {
-            BenchError::usage(format!("{} has no lines {BEGIN} and {END}", document.display()))
+        let [begin, end] = targets(&measured).around;
+        let text = with_table(&text, &measured).ok_or_else(|| {
+            BenchError::usage(format!("{} has no lines {begin} and {end}", document.display()))
         })?;
         fs::write(document, text).map_err(BenchError::os("write the document"))?;
         return Ok(ExitCode::SUCCESS);
@@ -126,6 +132,11 @@ fn parse(text: &str) -> Result<Vec<Row>, serde_json::Error> {
         .collect())
 }
 
+/// The targets of these measurements.
+fn targets(measured: &[Row]) -> Targets {
+    targets_of(measured.first().map_or("", |row| &row.target))
+}
+
 /// The table, and which runs fall below the documented results.
 fn table(measured: &[Row], documented: Option<&[Row]>) -> (String, Vec<String>) {
     let (mut out, mut falls) = (String::new(), Vec::new());
@@ -133,7 +144,7 @@ fn table(measured: &[Row], documented: Option<&[Row]>) -> (String, Vec<String>) 
     let rule = if documented.is_some() { " ---: |" } else { "" };
     let _ = writeln!(out, "| | wanted | worst run | best run |{head}");
     let _ = writeln!(out, "| --- | ---: | ---: | ---: |{rule}");
-    for target in &TARGETS {
+    for target in targets(measured).all {
         let seen = runs(target, measured);
         let _ = write!(out, "| {} | {} |", target.what, target.wanted);
         match worst_and_best(target, &seen) {
@@ -194,7 +205,12 @@ fn runs(target: &Target, rows: &[Row]) -> Vec<Run> {
         Of::Times(peers) if !peers.contains(&&*row.engine) => None,
         Of::Times(_) => row.times_the_first.map(|times| 1.0 / times),
         Of::Served if row.engine == "memcached" => None,
+        Of::Processor if row.engine == "memcached" => None,
         Of::Served => memcached.map(|peer| row.ops_per_s / peer.ops_per_s),
+        Of::Processor => {
+            let of_peer = memcached.and_then(|peer| peer.processor());
+            row.processor().zip(of_peer).map(|(time, peer)| time / peer)
+        }
         Of::Value => row.value,
     };
     of_target.iter().filter_map(|row| Some((row.run(), value(row)?))).collect()
@@ -209,11 +225,13 @@ fn worst_and_best(target: &Target, runs: &[Run]) -> Option<(f64, f64)> {
     })
 }
 
-/// The document with the table between its two lines.
-fn with_table(document: &str, table: &str) -> Option<String> {
-    let (before, rest) = document.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{table}\n{END}{after}"))
+/// The document with the table of these measurements between its two lines.
+fn with_table(document: &str, measured: &[Row]) -> Option<String> {
+    let [begin, end] = targets(measured).around;
+    let (before, rest) = document.split_once(begin)?;
+    let (_, after) = rest.split_once(end)?;
+    let (table, _) = table(measured, None);
+    Some(format!("{before}{begin}\n\n{table}\n{end}{after}"))
 }
 
 #[cfg(test)]

@@ -24,6 +24,9 @@ pub enum Of {
     Times(&'static [&'static str]),
     /// How many times as fast as memcached in the same run an engine is.
     Served,
+    /// The processor time of an operation at both ends together, in times of memcached's in the
+    /// same run.
+    Processor,
     /// A number that does not come from a workload.
     Value,
 }
@@ -58,15 +61,36 @@ const fn at_least(name: &'static str, what: &'static str, of: Of, least: f64) ->
     Target { name, what, of, wanted: Wanted::AtLeast(least) }
 }
 
-const fn at_most(name: &'static str, what: &'static str, most: f64) -> Target {
-    Target { name, what, of: Of::Value, wanted: Wanted::AtMost(most) }
+const fn at_most(name: &'static str, what: &'static str, of: Of, most: f64) -> Target {
+    Target { name, what, of, wanted: Wanted::AtMost(most) }
 }
 
 const SOCKETS: Of = Of::Times(&["memcached", "redis"]);
 const LMDB: Of = Of::Times(&["lmdb"]);
 
-/// All targets, in the order of the table. Values have 64 bytes where nothing else is said.
-pub const TARGETS: [Target; 17] = [
+/// The targets of a table, in its order.
+pub struct Targets {
+    /// The lines of the document around the table.
+    pub around: [&'static str; 2],
+    /// The targets. Values have 64 bytes where nothing else is said.
+    pub all: &'static [Target],
+}
+
+/// The targets to which measurements of this name belong.
+pub fn targets_of(name: &str) -> Targets {
+    match name.starts_with("tcp-") {
+        true => Targets { around: TCP_TABLE, all: &TCP },
+        false => Targets { around: SHM_TABLE, all: &SHM },
+    }
+}
+
+const SHM_TABLE: [&str; 2] =
+    ["<!-- The table of scripts/targets.sh -->", "<!-- The end of the table -->"];
+const TCP_TABLE: [&str; 2] =
+    ["<!-- The table of scripts/targets.sh --tcp -->", "<!-- The end of the table over TCP -->"];
+
+/// On shared memory.
+const SHM: [Target; 17] = [
     at_least("get-batches", "GETs in batches of 32, of the bare loop", Of::Limit, 0.6),
     at_least("get-lanes", "GETs in 16 lanes, of the bare loop", Of::Limit, 0.42),
     at_least("get-one", "one GET at a time, of the loop without prefetching", Of::LimitOne, 0.75),
@@ -79,9 +103,21 @@ pub const TARGETS: [Target; 17] = [
     at_least("lmdb-64", "from 50 % reads on, × LMDB", LMDB, 10.0),
     at_least("lmdb-copied", "16 KiB to 1 MiB copied, from 50 % reads on, × LMDB", LMDB, 1.5),
     at_least("lmdb-pinned", "16 KiB to 1 MiB in place, from 50 % reads on, × LMDB", LMDB, 2.0),
-    at_least("short-cores", "short cores: each served engine, × memcached", Of::Served, 1.0),
-    at_most("memory", "memory at 16 B keys and 64 B values, × their bytes", 1.6),
-    at_most("start", "start of a node, seconds a GiB and core", 0.3),
-    at_most("rest", "processors of a node at rest, nessie", 0.0),
-    at_most("rest-served", "processors of a node at rest, engines with workers", 0.0),
+    at_least("short-cores", "short cores: each engine that is asked, × memcached", Of::Served, 1.5),
+    at_most("memory", "memory at 16 B keys and 64 B values, × their bytes", Of::Value, 1.6),
+    at_most("start", "start of a node, seconds a GiB and core", Of::Value, 0.3),
+    at_most("rest", "processors of a node at rest, nessie", Of::Value, 0.0),
+    at_most("rest-served", "processors of a node at rest, engines with workers", Of::Value, 0.0),
+];
+
+/// Over TCP, by clients that are far from all memory.
+const TCP: [Target; 8] = [
+    at_least("tcp-deep", "32 deep: each engine that is asked, × memcached", Of::Served, 2.0),
+    at_most("tcp-deep", "the same: processor time, × memcached's", Of::Processor, 1.0),
+    at_least("tcp-deep-nessie", "32 deep: nessie, × memcached", Of::Served, 1.0),
+    at_most("tcp-deep-nessie", "the same: processor time, × memcached's", Of::Processor, 1.7),
+    at_least("tcp-one", "one at a time: each engine that is asked, × memcached", Of::Served, 1.3),
+    at_least("tcp-one-nessie", "one at a time: nessie, × memcached", Of::Served, 1.0),
+    at_least("tcp-long", "GETs of 1 MiB: nessie, of the bare loop", Of::Limit, 0.8),
+    at_least("tcp-long", "GETs of 1 MiB: nessie, × memcached", Of::Served, 1.5),
 ];
