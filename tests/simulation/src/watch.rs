@@ -384,7 +384,7 @@ impl Watch {
         let remembering = self.remembering.borrow();
         let stale = remembering.iter().find(|(home, client)| {
             let epoch = self.world.load(RemoteAddr::new(*home, EPOCH_OFFSET));
-            client.upgrade().is_some_and(|client| client.remembers(place, generation, epoch))
+            client.upgrade().is_some_and(|client| client.base().remembers(place, generation, epoch))
         });
         stale.map(|(home, _)| {
             let told = format!("entry {number} of {slab:?} got generation {generation}, by which");
