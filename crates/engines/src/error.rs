@@ -187,7 +187,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// What the caller has to do.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::KeyEmpty

@@ -200,7 +200,7 @@ impl EngineId {
         by_engine!(self, EngineId, E => E::NAMES)
     }
 
-    /// What the engine's tables need of a node.
+    /// As [`Engine::NEEDS`].
     pub fn needs(self) -> Needs {
         by_engine!(self, EngineId, E => E::NEEDS)
     }

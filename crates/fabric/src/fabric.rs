@@ -48,8 +48,8 @@ pub struct Caps {
     /// A READ brings about so many bytes in the time of one more round trip: where fewer may be
     /// READ in vain, READing them at once is cheaper than to ask first.
     pub round_trip_bytes: usize,
-    /// A WRITE of up to so many bytes is copied when it is posted, so that nobody has to wait for
-    /// it ([`Fabric::write_unsignaled`]).
+    /// Bytes of the longest WRITE that is copied when it is posted
+    /// ([`Fabric::write_unsignaled`]).
     pub inline_bytes: usize,
 }
 

@@ -20,9 +20,10 @@ pub const ROUND_TRIP_BYTES: usize = 4096;
 /// microseconds, and a data centre's network more.
 pub const TCP_ROUND_TRIP_BYTES: usize = 64 << 10;
 
-/// Bytes of the longest WRITE over TCP for which nobody has to wait. The requests that a client can
-/// have under way at a node take together less than what may wait to be sent.
-pub const TCP_INLINE_BYTES: usize = 4096;
+/// Bytes of the longest WRITE over TCP that is copied when it is posted: a packet of some dozens of
+/// short operations. A client that would have more than [`TCP_UNAWAITED_BYTES_MAX`] of them waiting
+/// at a node that takes nothing sends the request again later.
+pub(crate) const TCP_INLINE_BYTES: usize = 4096;
 
 /// Bytes of one READ or WRITE.
 pub const TRANSFER_BYTES_MAX: usize = 1 << 31;

@@ -321,7 +321,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the caller has to do.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Table { source, .. } => source.kind(),

@@ -47,7 +47,7 @@ impl Owners for Processors {
 /// A client of a table.
 ///
 /// The version of a value is 0 in a table without versions, where an operation that expects a
-/// version is [`EngineError::NoVersions`].
+/// version is [`EngineError::NoVersions`](crate::EngineError::NoVersions).
 pub type Client<F> = requests::Client<F, ByWrite, WrittenReplies, Processors>;
 
 impl<F: Fabric> Client<F> {

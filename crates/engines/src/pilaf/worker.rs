@@ -125,8 +125,8 @@ impl<F: Fabric + Messages, S: Storage> Worker<F, S> {
     ///
     /// # Errors
     /// The fabric's errors, if the region of the node is not mapped and writable; the log's errors,
-    /// if it cannot be read; [`EngineError::OutOfMemory`] if the table has no room for the logged
-    /// changes.
+    /// if it cannot be read; [`EngineError::OutOfMemory`](crate::EngineError::OutOfMemory) if the
+    /// table has no room for the logged changes.
     pub fn open(
         fabric: F,
         map: &RequestMap,

@@ -120,8 +120,8 @@ pub(super) fn is_near<F: Fabric>(fabric: &F, home: RegionId, slot: RemoteAddr) -
     slot.region() == home && !fabric.is_far()
 }
 
-/// WRITEs a message into the end of a slot, inline and unsignaled if the fabric copies so many
-/// bytes.
+/// WRITEs a message into the end of a slot, inline and unsignaled if the fabric copies messages of
+/// its length.
 pub(super) async fn write<F: Fabric>(
     fabric: &F,
     home: RegionId,

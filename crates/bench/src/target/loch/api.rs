@@ -13,9 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use loch::lanes::block_on;
-use loch::{
-    Cluster, ConnectOptions, EngineError, Error, ErrorKind, Pinned, Table, VerbCount, Version,
-};
+use loch::{Cluster, ConnectOptions, EngineError, Error, Pinned, Table, VerbCount, Version};
 use loch_engines::Kv;
 use loch_engines::nessie::AnyClient;
 use quanta::Clock;
@@ -270,9 +268,11 @@ impl Store for TableLanes<'_> {
     }
 
     fn goes_on_after(error: &Error) -> bool {
-        use ErrorKind::{NoRoom, OutcomeUnknown, TryAgain};
-        let kind = error.engine().map(EngineError::kind);
-        matches!(kind, Some(NoRoom | TryAgain | OutcomeUnknown))
+        use EngineError::{Ambiguous, IndexFull, OutOfMemory, Timeout};
+        matches!(
+            error.engine(),
+            Some(Timeout { .. } | OutOfMemory { .. } | IndexFull { .. } | Ambiguous(_))
+        )
     }
 }
 

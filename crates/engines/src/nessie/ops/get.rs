@@ -41,8 +41,8 @@ impl<F: Fabric> Client<F> {
         self.get_straight::<false>(key, buf)
     }
 
-    /// As [`Client::get`], for the program that awaits it in place: the compiler makes so long a
-    /// future a part of the program only if nothing else awaits the same.
+    /// As [`Client::get`], for the program that awaits it in place. This future is a type of its
+    /// own: the compiler inlines a future of this length only if it is polled in one place.
     ///
     /// # Errors
     /// As [`Client::get`].
