@@ -21,7 +21,7 @@ use crate::output;
 ///
 /// Loads 300,000 records, runs YCSB's workload B on nessie, on memcached and Redis if they are
 /// installed, on the gateway that speaks their protocols, on LMDB, and on every other engine of
-/// this build. Takes about forty seconds and leaves nothing behind.
+/// this build. Takes about fifty seconds and leaves nothing behind.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Records loaded before each measurement
